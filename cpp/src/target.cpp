@@ -1,0 +1,128 @@
+#include "target.h"
+
+#include "dflash2/errors.h"
+#include "llama-ext.h"
+#include "logging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace dflash2 {
+
+void process(llama_context * context, common_batch & batch, const char * what) {
+    const LogErrors errors;
+    const int32_t   rc = llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch.get());
+    if (rc == 2) {
+        throw Interrupted();
+    }
+    if (rc != 0) {
+        const std::string cause = errors.cause().empty() ? "" : ": " + errors.cause();
+        throw Error(std::string("[engine] the ") + what + " could not evaluate " + std::to_string(batch.size()) + " rows (llama.cpp returned " + std::to_string(rc) + ")" + cause);
+    }
+}
+
+Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps) :
+    taps_(std::move(taps)) {
+    const LogErrors errors;
+
+    model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params()));
+    if (!model_) {
+        throw ModelLoadError("[load] llama.cpp cannot load " + options.model + ": " + errors.cause());
+    }
+    if (llama_model_has_encoder(model_.get()) || !llama_model_has_decoder(model_.get())) {
+        throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
+    }
+
+    const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : llama_model_n_ctx_train(model_.get());
+    // The rows of one cycle of all sequences go through one decode
+    const int32_t n_rows = options.n_parallel * (n_draft + 1);
+
+    llama_context_params params = backend.context_params();
+    params.n_seq_max            = options.n_parallel;
+    params.n_ctx                = (uint32_t) (n_ctx * options.n_parallel);
+    params.n_batch              = std::max(options.n_batch, n_rows);
+    params.n_ubatch             = std::min<uint32_t>(params.n_batch, std::max<uint32_t>(params.n_ubatch, n_rows));
+    params.n_outputs_max        = n_rows;
+    params.type_k               = backend.cache_type;
+    params.type_v               = backend.cache_type;
+    // A recurrent state is no list of keys to cut: one snapshot for each row that a cycle may take back
+    params.n_rs_seq = n_draft;
+
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (!context_) {
+        throw ModelLoadError("[load] no context of " + std::to_string(options.n_parallel) + " x " + std::to_string(n_ctx) + " tokens for " + options.model + ": " + errors.cause());
+    }
+    if (!llama_get_memory(context_.get())) {
+        throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
+    }
+    const bool has_state = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
+    if (n_draft > 0 && has_state && llama_n_rs_seq(context_.get()) < (uint32_t) n_draft) {
+        throw ModelMismatch("[load] the state of this recurrent target cannot be taken back after rejected tokens: open it without a drafter");
+    }
+    // llama.cpp rounds the cache up; what was asked for is the limit, so that it does not depend on n_parallel
+    n_ctx_ = (int32_t) std::min<int64_t>(n_ctx, llama_n_ctx_seq(context_.get()));
+
+    for (const int32_t tap : taps_) {
+        llama_set_embeddings_layer_inp(context_.get(), (uint32_t) tap, true);
+    }
+    warm_up();
+}
+
+// Shows at load what would fail at the first request
+void Target::warm_up() {
+    common_batch batch(context_.get());
+    batch.add(0, 0, 0, true);
+    try {
+        decode(batch);
+    } catch (const Error &) {
+        throw;
+    } catch (const std::exception & error) {
+        char description[128];
+        llama_model_desc(model_.get(), description, sizeof(description));
+        throw ModelMismatch(std::string("[load] a target of this architecture (") + description + ") gives a drafter no hidden states: " + error.what());
+    }
+    clear();
+}
+
+void Target::decode(common_batch & batch) {
+    process(context_.get(), batch, "target");
+}
+
+const float * Target::logits(int32_t row) const {
+    return llama_get_logits_ith(context_.get(), row);
+}
+
+void Target::read_features(int32_t row, float * out) const {
+    const size_t n = n_embd();
+    for (const int32_t tap : taps_) {
+        const float * layer = llama_get_embeddings_layer_inp(context_.get(), (uint32_t) tap);
+        std::memcpy(out, layer + row * n, n * sizeof(float));
+        out += n;
+    }
+}
+
+bool Target::trim(llama_seq_id seq, llama_pos p) {
+    llama_memory_t memory = llama_get_memory(context_.get());
+    if (llama_memory_seq_rm(memory, seq, p, -1)) {
+        return true;
+    }
+    llama_memory_seq_rm(memory, seq, -1, -1);
+    return false;
+}
+
+void Target::clear() {
+    llama_memory_clear(llama_get_memory(context_.get()), true);
+}
+
+bool Target::reaches(llama_seq_id seq, llama_pos p) const {
+    llama_memory_t memory = llama_get_memory(context_.get());
+    if (llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get())) {
+        return llama_memory_seq_pos_max(memory, seq) == p - 1;
+    }
+    const llama_pos lowest = llama_memory_seq_pos_min(memory, seq);
+    const int32_t   window = llama_model_n_swa(model_.get());
+    return lowest >= 0 && (window == 0 || lowest <= std::max(0, p - window));
+}
+
+}  // namespace dflash2

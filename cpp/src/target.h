@@ -1,0 +1,59 @@
+#pragma once
+
+#include "backend.h"
+#include "common.h"
+#include "dflash2/engine.h"
+#include "llama-cpp.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace dflash2 {
+
+// The target model and its cache. Positions of a sequence are consecutive from 0.
+class Target {
+public:
+    // n_draft: most tokens a cycle verifies for one sequence, 0 without a drafter.
+    // taps: layers whose input is read, 0-based + 1 as in DrafterInfo.
+    // throws ModelLoadError, ModelMismatch when the target's graph has no tap at one of the layers,
+    // std::invalid_argument for sizes that do not fit
+    Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps);
+
+    // Evaluates the rows of `batch` (at most n_batch()). throws Error, Interrupted
+    void decode(common_batch & batch);
+
+    // Of the last decode. row: index in its batch, which asked for output; [n_vocab]
+    const float * logits(int32_t row) const;
+    // Of the last decode. Copies the tapped layers of a row to `out`, [n_taps * n_embd] in the order of the taps
+    void read_features(int32_t row, float * out) const;
+
+    // Forgets a sequence from position `p` on. False: the cache cannot go back there, and holds nothing of it now
+    bool trim(llama_seq_id seq, llama_pos p);
+    void clear();
+
+    // Whether a sequence that holds positions 0 .. n - 1 still has what position p needs of them.
+    bool reaches(llama_seq_id seq, llama_pos p) const;
+
+    llama_model *         model() const { return model_.get(); }
+    llama_context *       context() const { return context_.get(); }
+    const llama_vocab *   vocab() const { return llama_model_get_vocab(model_.get()); }
+    int32_t               n_ctx() const { return n_ctx_; }
+    int32_t               n_batch() const { return (int32_t) llama_n_batch(context_.get()); }
+    int32_t               n_vocab() const { return llama_vocab_n_tokens(vocab()); }
+    int32_t               n_embd() const { return llama_model_n_embd(model_.get()); }
+    int32_t               n_features() const { return (int32_t) taps_.size() * n_embd(); }
+    const std::vector<int32_t> & taps() const { return taps_; }
+
+private:
+    void warm_up();
+
+    std::vector<int32_t> taps_;
+    llama_model_ptr      model_;
+    llama_context_ptr    context_;
+    int32_t              n_ctx_ = 0;
+};
+
+// Runs one batch on any context and turns llama.cpp's return codes into exceptions. throws Error, Interrupted
+void process(llama_context * context, common_batch & batch, const char * what);
+
+}  // namespace dflash2
