@@ -35,12 +35,13 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     }
 
     const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : llama_model_n_ctx_train(model_.get());
-    // The rows of one cycle of all sequences go through one decode
-    const int32_t n_rows = options.n_parallel * (n_draft + 1);
+    // The rows of one cycle of all sequences go through one decode. One more, because llama.cpp aborts when the rows
+    // that a recurrent target may take back fill a micro-batch
+    const int32_t n_rows = options.n_parallel * (n_draft + 1) + 1;
 
     llama_context_params params = backend.context_params();
     params.n_seq_max            = options.n_parallel;
-    params.n_ctx                = (uint32_t) (n_ctx * options.n_parallel);
+    params.n_ctx                = (uint32_t) (std::max<int64_t>(n_ctx, n_rows) * options.n_parallel);
     params.n_batch              = std::max(options.n_batch, n_rows);
     params.n_ubatch             = std::min<uint32_t>(params.n_batch, std::max<uint32_t>(params.n_ubatch, n_rows));
     params.n_outputs_max        = n_rows;

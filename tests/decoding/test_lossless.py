@@ -1,0 +1,125 @@
+"""The answer with a drafter is the answer without one."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from conftest import Pair
+from dflash2 import Dflash2Engine, SamplingParams
+from tiny.permutation import LIVE_TOKENS
+
+Open: TypeAlias = Callable[..., Dflash2Engine]
+
+
+def prompts(n: int, longest: int = 40) -> list[list[int]]:
+    rng = np.random.default_rng(11)
+    return [rng.choice(LIVE_TOKENS, rng.integers(1, longest)).tolist() for _ in range(n)]
+
+
+@pytest.mark.parametrize("depth", ["auto", 1, 4])
+def test_greedy(open_engine: Open, wavering_pair: Pair, depth: Any) -> None:
+    plain = open_engine(wavering_pair.target)
+    speculative = open_engine(*wavering_pair, depth=depth)
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    lengths = set()
+    for prompt in prompts(12):
+        expected = plain.generate(prompt, params)
+        answer = speculative.generate(prompt, SamplingParams(**vars(params) | {"trace": True}))
+        assert answer.token_ids == expected.token_ids
+        lengths |= {cycle.n_accepted for cycle in answer.trace or ()}
+    assert lengths == set(range(speculative.depth + 1)), "some accepted length was never tried"
+
+
+def test_greedy_with_a_random_drafter(open_engine: Open, dense_pair: Pair) -> None:
+    plain = open_engine(dense_pair.target)
+    speculative = open_engine(*dense_pair)
+    for prompt in prompts(6):
+        expected = plain.generate(prompt, SamplingParams(max_tokens=64))
+        answer = speculative.generate(prompt, SamplingParams(max_tokens=64))
+        assert (answer.token_ids, answer.finish_reason) == (
+            expected.token_ids,
+            expected.finish_reason,
+        )
+
+
+def test_hybrid_with_a_random_drafter(open_engine: Open, hybrid_pair: Pair) -> None:
+    plain = open_engine(hybrid_pair.target)
+    speculative = open_engine(*hybrid_pair)
+    for prompt in prompts(6):
+        expected = plain.generate(prompt, SamplingParams(max_tokens=64))
+        assert speculative.generate(prompt, SamplingParams(max_tokens=64)).token_ids == (
+            expected.token_ids
+        )
+
+
+CHAINS: dict[str, dict[str, Any]] = {
+    "temperature": {"temperature": 1.0},
+    "hot": {"temperature": 3.0},
+    "top-k": {"temperature": 1.0, "top_k": 5},
+    "top-p": {"temperature": 1.0, "top_p": 0.8},
+    "min-p": {"temperature": 0.8, "min_p": 0.05, "repetition_penalty": 1.1},
+    "typical": {"temperature": 1.0, "typical_p": 0.7},
+    "top-n-sigma": {"temperature": 1.0, "top_n_sigma": 1.0},
+    "xtc": {"temperature": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.05},
+    "dynamic temperature": {"temperature": 1.0, "dynatemp_range": 0.5},
+    "penalties": {"temperature": 1.0, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+    "greedy penalties": {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+    "dry": {"temperature": 1.0, "dry_multiplier": 0.8},
+    "mirostat": {"temperature": 1.0, "mirostat": 1},
+    "mirostat 2": {"temperature": 1.0, "mirostat": 2},
+    "logit bias": {"temperature": 1.0, "logit_bias": {LIVE_TOKENS[3]: 2.0, LIVE_TOKENS[4]: -50.0}},
+    "grammar": {"temperature": 1.0, "grammar": 'root ::= ([a-h] [a-p] "\\n"?)+'},
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_the_rule_match_draws_the_same_tokens(
+    open_engine: Open, wavering_pair: Pair, chain: dict[str, Any]
+) -> None:
+    plain = open_engine(wavering_pair.target)
+    speculative = open_engine(*wavering_pair)
+    accepted = 0
+    for seed, prompt in enumerate(prompts(6)):
+        params = SamplingParams(max_tokens=60, seed=seed, **chain)
+        answer = speculative.generate(prompt, params)
+        assert answer.token_ids == plain.generate(prompt, params).token_ids
+        assert answer.stats.verify_rule == "match"
+        accepted += answer.stats.accepted_tokens
+    assert accepted > 0, "nothing was accepted: the test shows nothing"
+
+
+def test_permutation_accepts_whole_blocks(open_engine: Open, permutation_pair: Pair) -> None:
+    engine = open_engine(*permutation_pair)
+    answer = engine.generate(LIVE_TOKENS[:3], SamplingParams(max_tokens=1 + 5 * 8))
+    # the letters in their order, again and again
+    expected = (LIVE_TOKENS[3:] + LIVE_TOKENS * 3)[:41]
+    assert answer.token_ids == expected
+    assert answer.stats.verify_steps == 5
+    assert answer.stats.accepted_per_position == (5,) * 7
+    assert answer.stats.depth_histogram == (0,) * 7 + (5,)
+    assert answer.stats.mean_acceptance_length == 8
+    assert answer.stats.acceptance_rate == 1
+
+
+def test_scrambled_permutation_accepts_nothing(open_engine: Open, scrambled_pair: Pair) -> None:
+    engine = open_engine(*scrambled_pair)
+    answer = engine.generate(LIVE_TOKENS[:3], SamplingParams(max_tokens=20))
+    assert answer.token_ids == (LIVE_TOKENS[3:] + LIVE_TOKENS)[:20]
+    assert answer.stats.accepted_tokens == 0
+    assert answer.stats.verify_steps == 19
+    assert answer.stats.mean_acceptance_length == 1
+
+
+def test_logprobs(open_engine: Open, wavering_pair: Pair) -> None:
+    params = SamplingParams(max_tokens=50, logprobs=3)
+    for prompt in prompts(3):
+        expected = open_engine(wavering_pair.target).generate(prompt, params)
+        answer = open_engine(*wavering_pair).generate(prompt, params)
+        assert answer.logprobs is not None
+        assert expected.logprobs is not None
+        assert [entry.token for entry in answer.logprobs] == answer.token_ids
+        for ours, theirs in zip(answer.logprobs, expected.logprobs, strict=True):
+            assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+            assert ours.top[0] == (ours.token, ours.logprob)
+            assert [p for _, p in ours.top] == pytest.approx([p for _, p in theirs.top], abs=1e-4)
