@@ -14,7 +14,7 @@ namespace {
 
 // Runs Python's signal handlers during a long decode, so that Ctrl-C need not wait for its end
 bool signal_pending() {
-    using clock = std::chrono::steady_clock;
+    using clock             = std::chrono::steady_clock;
     constexpr auto interval = std::chrono::milliseconds(50);  // the check needs the GIL
 
     static thread_local clock::time_point last;
@@ -44,7 +44,8 @@ py::tuple draft_lattice(Engine & engine, const Features & features, Token anchor
     }
     const py::ssize_t slots = lattice.n_slots;
     const py::ssize_t k     = lattice.n_cand;
-    return py::make_tuple(py::array_t<Token>({ slots, k }, lattice.ids.data()), py::array_t<float>({ slots, k, k }, lattice.scores.data()));
+    return py::make_tuple(py::array_t<Token>({ slots, k }, lattice.ids.data()),
+                          py::array_t<float>({ slots, k, k }, lattice.scores.data()));
 }
 
 }  // namespace
@@ -54,16 +55,22 @@ void register_engine(py::module_ & module) {
 
     py::class_<Engine>(module, "Engine", "A loaded target with its drafter. Not thread-safe: callers serialise.")
         .def(py::init(&open_engine), py::arg("options"), release())
-        .def("submit", &Engine::submit, py::arg("prompt"), py::arg("sampling"), release(), "Queues a request and returns its id.")
+        .def("submit", &Engine::submit, py::arg("prompt"), py::arg("sampling"), release(),
+             "Queues a request and returns its id.")
         .def("step", &Engine::step, release(), "Advances all requests by one cycle.")
-        .def("cancel", &Engine::cancel, py::arg("request_id"), "Ends a request; its last chunk comes with the next step.")
+        .def("cancel", &Engine::cancel, py::arg("request_id"),
+             "Ends a request; its last chunk comes with the next step.")
         .def(
             "tokenize",
-            [](const Engine & engine, const std::string & text, bool add_special) { return engine.tokenize(text, add_special); },
+            [](const Engine & engine, const std::string & text, bool add_special) {
+                return engine.tokenize(text, add_special);
+            },
             py::arg("text"), py::arg("add_special"), release())
         .def(
             "detokenize",
-            [](const Engine & engine, const std::vector<Token> & tokens) { return py::bytes(engine.detokenize(tokens)); },
+            [](const Engine & engine, const std::vector<Token> & tokens) {
+                return py::bytes(engine.detokenize(tokens));
+            },
             py::arg("tokens"))
         .def("apply_chat_template", &Engine::apply_chat_template, py::arg("messages"), py::arg("kwargs"), release(),
              "Both arguments are JSON: an array of messages, an object of template variables.")
@@ -83,7 +90,8 @@ void register_engine(py::module_ & module) {
         .def_property_readonly("block_size", &Engine::block_size, "Of the drafter, anchor included; 0 without one.")
         .def_property_readonly("depth", &Engine::depth, "Draft tokens per cycle; 0 without a drafter.")
         .def_property_readonly("mask_token", &Engine::mask_token, "Of the drafter; -1 without one.")
-        .def_property_readonly("tap_layers", &Engine::tap_layers, "0-based target layers whose output the drafter reads.")
+        .def_property_readonly("tap_layers", &Engine::tap_layers,
+                               "0-based target layers whose output the drafter reads.")
         .def_property_readonly("devices", &Engine::devices, "Names of the devices that hold the target.");
 }
 

@@ -8,7 +8,7 @@ namespace dflash2 {
 
 // std::invalid_argument becomes ValueError, std::bad_alloc MemoryError, by pybind11 itself
 void register_errors(py::module_ & module) {
-    auto base = py::register_exception<Error>(module, "Dflash2Error", PyExc_RuntimeError);
+    auto base  = py::register_exception<Error>(module, "Dflash2Error", PyExc_RuntimeError);
     base.doc() = "The engine or llama.cpp failed.";
     py::register_exception<ModelLoadError>(module, "ModelLoadError", base).doc() =
         "A file cannot be used for what it was given: no GGUF, damaged, or of the wrong kind.";

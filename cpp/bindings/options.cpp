@@ -9,7 +9,8 @@ namespace py = pybind11;
 namespace dflash2 {
 
 void register_options(py::module_ & module) {
-    py::class_<EngineOptions>(module, "EngineOptions", "How an engine is opened; the fields are the arguments of Dflash2Engine.")
+    py::class_<EngineOptions>(module, "EngineOptions",
+                              "How an engine is opened; the fields are the arguments of Dflash2Engine.")
         .def(py::init<>())
         .def_readwrite("model", &EngineOptions::model)
         .def_readwrite("draft", &EngineOptions::draft, "Empty: plain decoding.")
@@ -25,7 +26,8 @@ void register_options(py::module_ & module) {
         .def_readwrite("cache_type", &EngineOptions::cache_type)
         .def_readwrite("rpc", &EngineOptions::rpc, "host:port, separated by commas.");
 
-    py::class_<SamplingOptions>(module, "SamplingOptions", "How one request is sampled; the fields are those of SamplingParams.")
+    py::class_<SamplingOptions>(module, "SamplingOptions",
+                                "How one request is sampled; the fields are those of SamplingParams.")
         .def(py::init<>())
         .def_readwrite("max_tokens", &SamplingOptions::max_tokens)
         .def_readwrite("temperature", &SamplingOptions::temperature)

@@ -12,10 +12,14 @@ namespace {
 
 int logging_level(LogLevel level) {
     switch (level) {
-        case LogLevel::error: return 40;
-        case LogLevel::warning: return 30;
-        case LogLevel::info: return 20;
-        default: return 10;
+    case LogLevel::error:
+        return 40;
+    case LogLevel::warning:
+        return 30;
+    case LogLevel::info:
+        return 20;
+    default:
+        return 10;
     }
 }
 

@@ -18,24 +18,24 @@ using Token = int32_t;
 
 // One draft-verify cycle of one sequence.
 struct Cycle {
-    int32_t            position   = 0;  // of the anchor
-    int32_t            depth      = 0;  // draft tokens verified
-    std::vector<Token> draft;           // [depth]
+    int32_t            position = 0;  // of the anchor
+    int32_t            depth    = 0;  // draft tokens verified
+    std::vector<Token> draft;         // [depth]
     int32_t            n_accepted = 0;
     Token              token      = 0;  // what the target gave after the accepted tokens: the next anchor
 };
 
 // The target's log-probability of a chosen token and of the likeliest ones, from the logits before any sampler.
 struct TokenLogprobs {
-    Token                                 token   = 0;
-    float                                 logprob = 0;
-    std::vector<std::pair<Token, float>>  top;  // descending; [options.logprobs]
+    Token                                token   = 0;
+    float                                logprob = 0;
+    std::vector<std::pair<Token, float>> top;  // descending; [options.logprobs]
 };
 
 // What one step gave one request: the tokens of one verified block, in order.
 struct Chunk {
     int64_t                    request_id = 0;
-    std::string                text;        // UTF-8, whole characters only; never holds a stop string or a part of one
+    std::string                text;  // UTF-8, whole characters only; never holds a stop string or a part of one
     std::vector<Token>         token_ids;
     int32_t                    n_accepted = 0;  // of token_ids: drafted
     std::vector<TokenLogprobs> logprobs;        // [token_ids] when asked for
@@ -44,12 +44,14 @@ struct Chunk {
     std::optional<Stats>       stats;           // with finish_reason
 };
 
-// The candidates of one drafted block and the scores of every step between them (SPEC of DFlash 2: the selector).
+// The candidates of one drafted block and the scores of every step between them.
+// ids:    [n_slots][n_cand]
+// scores: [n_slots][n_cand predecessor][n_cand candidate]; at slot 0 every predecessor is the anchor
 struct Lattice {
-    int32_t n_slots = 0;
-    int32_t n_cand  = 0;
-    std::vector<Token> ids;     // [n_slots][n_cand], likeliest first
-    std::vector<float> scores;  // [n_slots][n_cand predecessor][n_cand candidate]; slot 0: every predecessor is the anchor
+    int32_t            n_slots = 0;
+    int32_t            n_cand  = 0;
+    std::vector<Token> ids;
+    std::vector<float> scores;
 };
 
 // A conversation rendered by the target's chat template.
@@ -108,7 +110,7 @@ public:
     Stats stats() const;
     void  reset_stats();
 
-    int32_t                  n_ctx() const;       // tokens one sequence may hold
+    int32_t                  n_ctx() const;  // tokens one sequence may hold
     int32_t                  n_parallel() const;
     int32_t                  n_vocab() const;
     int32_t                  block_size() const;  // of the drafter, anchor included; 0 without one

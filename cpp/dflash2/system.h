@@ -12,12 +12,12 @@ enum class LogLevel { debug, info, warning, error };
 std::vector<std::pair<LogLevel, std::string>> drain_log();
 
 struct Device {
-    std::string name;         // as options.device takes it
+    std::string name;  // as options.device takes it
     std::string description;
     std::string backend;      // "CPU", "CUDA", "Metal", "RPC" ...
     size_t      memory_free;  // bytes; 0: unknown
     size_t      memory_total;
-    std::string fused_ops;    // "fused" or "composed": how the DFlash 2 ops run there
+    std::string fused_ops;  // "fused" or "composed": how the DFlash 2 ops run there
 };
 
 // Loads backends that were built as plugins, from `directory`. Does nothing for those that are linked in.

@@ -42,7 +42,7 @@ void add_rpc_servers(const std::string & endpoints) {
     if (!rpc) {
         throw std::invalid_argument("[rpc] this build has no RPC backend: build with -DGGML_RPC=ON");
     }
-    using add_server_t = ggml_backend_reg_t (*)(const char *);
+    using add_server_t    = ggml_backend_reg_t (*)(const char *);
     const auto add_server = (add_server_t) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
 
     static std::mutex            mutex;
@@ -55,7 +55,8 @@ void add_rpc_servers(const std::string & endpoints) {
         }
         ggml_backend_reg_t server = add_server(endpoint.c_str());
         if (!server) {
-            throw std::invalid_argument("[rpc] no answer from " + endpoint + ": start `ggml-rpc-server` there, the form is host:port");
+            throw std::invalid_argument("[rpc] no answer from " + endpoint +
+                                        ": start `ggml-rpc-server` there, the form is host:port");
         }
         ggml_backend_register(server);
         added.insert(endpoint);
@@ -86,8 +87,8 @@ std::vector<ggml_backend_dev_t> find_devices(const std::string & names) {
 
 ggml_type find_cache_type(const std::string & name) {
     std::string known;
-    for (const ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1, GGML_TYPE_Q5_0,
-                                  GGML_TYPE_Q4_1, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL }) {
+    for (const ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1,
+                                  GGML_TYPE_Q5_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL }) {
         if (name == ggml_type_name(type)) {
             return type;
         }
@@ -112,8 +113,7 @@ llama_flash_attn_type find_flash_attn(const std::string & name) {
 }  // namespace
 
 BackendParams::BackendParams(const EngineOptions & options) :
-    cache_type(find_cache_type(options.cache_type)),
-    n_gpu_layers_(options.n_gpu_layers),
+    cache_type(find_cache_type(options.cache_type)), n_gpu_layers_(options.n_gpu_layers),
     n_threads_(options.n_threads > 0 ? options.n_threads : common_cpu_get_num_math()),
     flash_attn_(find_flash_attn(options.flash_attn)) {
     add_rpc_servers(options.rpc);
@@ -122,7 +122,8 @@ BackendParams::BackendParams(const EngineOptions & options) :
         n_gpu_layers_ = 0;
     }
     if (ggml_is_quantized(cache_type) && flash_attn_ == LLAMA_FLASH_ATTN_TYPE_DISABLED) {
-        throw std::invalid_argument("[cache_type] '" + options.cache_type + "' needs flash attention: set flash_attn to auto or on");
+        throw std::invalid_argument("[cache_type] '" + options.cache_type +
+                                    "' needs flash attention: set flash_attn to auto or on");
     }
 }
 

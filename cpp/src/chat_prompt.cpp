@@ -24,7 +24,8 @@ ChatPrompt ChatTemplate::apply(const std::string & messages, const std::string &
         const common_chat_params params = common_chat_templates_apply(templates_.get(), inputs);
         return { params.prompt, params.additional_stops };
     } catch (const std::exception & error) {
-        throw std::invalid_argument(std::string("[chat] the target's chat template cannot render these messages: ") + error.what());
+        throw std::invalid_argument(std::string("[chat] the target's chat template cannot render these messages: ") +
+                                    error.what());
     }
 }
 

@@ -8,7 +8,11 @@
 
 namespace dflash2 {
 
-Drafter::Drafter(const EngineOptions & options, BackendParams & backend, const Target & target, const DrafterInfo & info, int32_t depth) :
+Drafter::Drafter(const EngineOptions & options,
+                 BackendParams &       backend,
+                 const Target &        target,
+                 const DrafterInfo &   info,
+                 int32_t               depth) :
     info_(info), n_rows_(depth + 1), n_features_(target.n_features()), n_vocab_(target.n_vocab()) {
     const LogErrors errors;
 
@@ -34,7 +38,8 @@ Drafter::Drafter(const EngineOptions & options, BackendParams & backend, const T
 
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) {
-        throw ModelLoadError("[load] no drafter context of " + std::to_string(params.n_ctx) + " tokens for " + options.draft + ": " + errors.cause());
+        throw ModelLoadError("[load] no drafter context of " + std::to_string(params.n_ctx) + " tokens for " +
+                             options.draft + ": " + errors.cause());
     }
     llama_set_causal_attn(context_.get(), info.causal);
     if (info.n_cand > 0) {
@@ -62,7 +67,8 @@ void Drafter::inject() {
         const llama_pos pos = staged_[i].pos;
         // temporal, height, width, unused: an M-RoPE drafter reads the first only
         const llama_pos sections[4] = { pos, pos, pos, 0 };
-        batch.add_embd({ features_.data() + i * n_features_, 1, (size_t) n_features_ }, sections, staged_[i].seq, false);
+        batch.add_embd({ features_.data() + i * n_features_, 1, (size_t) n_features_ }, sections, staged_[i].seq,
+                       false);
         if (batch.size() == n_batch || i + 1 == staged_.size()) {
             process(context_.get(), batch, "drafter");
             batch.clear();
@@ -76,8 +82,9 @@ std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks) {
     common_batch batch(context_.get());
     for (const Block & block : blocks) {
         for (int32_t i = 0; i < n_rows_; ++i) {
-            // the selector's result leaves without outputs, DFlash 1 is read from the logits of the slots
-            const bool output = info_.n_cand == 0 && i > 0;
+            // the selector's result leaves without outputs; DFlash 1 is read from the logits, whose rows are right only
+            // when all are asked for, since llama.cpp's graph does not gather those that are
+            const bool output = info_.n_cand == 0;
             batch.add(i == 0 ? block.anchor : info_.mask_token, block.pos + i, block.seq, output);
         }
     }

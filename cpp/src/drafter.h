@@ -15,7 +15,11 @@ class Drafter {
 public:
     // The rows of one block that drafts `depth` tokens: depth + 1 <= info.block_size.
     // throws ModelLoadError
-    Drafter(const EngineOptions & options, BackendParams & backend, const Target & target, const DrafterInfo & info, int32_t depth);
+    Drafter(const EngineOptions & options,
+            BackendParams &       backend,
+            const Target &        target,
+            const DrafterInfo &   info,
+            int32_t               depth);
 
     // Appends a row of target features, [n_features], to what the next inject() writes.
     void stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);

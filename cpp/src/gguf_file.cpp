@@ -25,7 +25,8 @@ void check_kind(const std::string & path) {
         throw FileNotFound("[load] no such file: " + path);
     }
     if (fs::is_directory(status)) {
-        throw ModelLoadError("[load] " + path + " is a folder, a GGUF file is needed: convert a checkpoint with `dflash2 convert`");
+        throw ModelLoadError("[load] " + path +
+                             " is a folder, a GGUF file is needed: convert a checkpoint with `dflash2 convert`");
     }
 
     std::ifstream file(fs::u8path(path), std::ios::binary);
@@ -39,22 +40,25 @@ void check_kind(const std::string & path) {
     }
     // safetensors: 8 bytes of header length, then JSON
     if (file.gcount() == 9 && head[8] == '{') {
-        throw ModelLoadError("[load] " + path + " is a safetensors file, a GGUF is needed: convert it with `dflash2 convert`");
+        throw ModelLoadError("[load] " + path +
+                             " is a safetensors file, a GGUF is needed: convert it with `dflash2 convert`");
     }
     throw ModelLoadError("[load] " + path + " is no GGUF file: it does not begin with the letters GGUF");
 }
 
 bool is_integer(gguf_type type) {
     switch (type) {
-        case GGUF_TYPE_UINT8:
-        case GGUF_TYPE_INT8:
-        case GGUF_TYPE_UINT16:
-        case GGUF_TYPE_INT16:
-        case GGUF_TYPE_UINT32:
-        case GGUF_TYPE_INT32:
-        case GGUF_TYPE_UINT64:
-        case GGUF_TYPE_INT64: return true;
-        default: return false;
+    case GGUF_TYPE_UINT8:
+    case GGUF_TYPE_INT8:
+    case GGUF_TYPE_UINT16:
+    case GGUF_TYPE_INT16:
+    case GGUF_TYPE_UINT32:
+    case GGUF_TYPE_INT32:
+    case GGUF_TYPE_UINT64:
+    case GGUF_TYPE_INT64:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -72,7 +76,8 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
     gguf_.reset(gguf_init_from_file(path.c_str(), params));
     tensors_.reset(tensors);
     if (!gguf_) {
-        throw ModelLoadError("[load] " + path + " is damaged or cut short (" + errors.cause() + "): fetch or convert it again");
+        throw ModelLoadError("[load] " + path + " is damaged or cut short (" + errors.cause() +
+                             "): fetch or convert it again");
     }
     architecture_ = text("general.architecture").value_or("");
 }
@@ -83,7 +88,8 @@ bool GgufFile::has_key(const std::string & key) const {
 
 void GgufFile::wrong_type(const std::string & key, const char * wanted) const {
     const char * found = gguf_type_name(gguf_get_kv_type(gguf_.get(), gguf_find_key(gguf_.get(), key.c_str())));
-    throw ModelLoadError("[load] " + path_ + ": key " + key + " is of type " + found + ", " + wanted + " is needed: convert the drafter again");
+    throw ModelLoadError("[load] " + path_ + ": key " + key + " is of type " + found + ", " + wanted +
+                         " is needed: convert the drafter again");
 }
 
 std::optional<int64_t> GgufFile::integer(const std::string & key) const {
@@ -92,12 +98,18 @@ std::optional<int64_t> GgufFile::integer(const std::string & key) const {
         return std::nullopt;
     }
     switch (gguf_get_kv_type(gguf_.get(), id)) {
-        case GGUF_TYPE_UINT32: return gguf_get_val_u32(gguf_.get(), id);
-        case GGUF_TYPE_INT32: return gguf_get_val_i32(gguf_.get(), id);
-        case GGUF_TYPE_UINT16: return gguf_get_val_u16(gguf_.get(), id);
-        case GGUF_TYPE_UINT64: return (int64_t) gguf_get_val_u64(gguf_.get(), id);
-        case GGUF_TYPE_INT64: return gguf_get_val_i64(gguf_.get(), id);
-        default: wrong_type(key, "an integer");
+    case GGUF_TYPE_UINT32:
+        return gguf_get_val_u32(gguf_.get(), id);
+    case GGUF_TYPE_INT32:
+        return gguf_get_val_i32(gguf_.get(), id);
+    case GGUF_TYPE_UINT16:
+        return gguf_get_val_u16(gguf_.get(), id);
+    case GGUF_TYPE_UINT64:
+        return (int64_t) gguf_get_val_u64(gguf_.get(), id);
+    case GGUF_TYPE_INT64:
+        return gguf_get_val_i64(gguf_.get(), id);
+    default:
+        wrong_type(key, "an integer");
     }
 }
 
@@ -144,11 +156,18 @@ std::vector<int64_t> GgufFile::integers(const std::string & key) const {
     std::vector<int64_t> result(n);
     for (size_t i = 0; i < n; ++i) {
         switch (gguf_get_arr_type(gguf_.get(), id)) {
-            case GGUF_TYPE_UINT32: result[i] = static_cast<const uint32_t *>(data)[i]; break;
-            case GGUF_TYPE_INT32: result[i] = static_cast<const int32_t *>(data)[i]; break;
-            case GGUF_TYPE_UINT64:
-            case GGUF_TYPE_INT64: result[i] = static_cast<const int64_t *>(data)[i]; break;
-            default: wrong_type(key, "an array of 32-bit integers");
+        case GGUF_TYPE_UINT32:
+            result[i] = static_cast<const uint32_t *>(data)[i];
+            break;
+        case GGUF_TYPE_INT32:
+            result[i] = static_cast<const int32_t *>(data)[i];
+            break;
+        case GGUF_TYPE_UINT64:
+        case GGUF_TYPE_INT64:
+            result[i] = static_cast<const int64_t *>(data)[i];
+            break;
+        default:
+            wrong_type(key, "an array of 32-bit integers");
         }
     }
     return result;
@@ -159,7 +178,8 @@ std::vector<std::string> GgufFile::texts(const std::string & key) const {
     if (id < 0) {
         return {};
     }
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY || gguf_get_arr_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY ||
+        gguf_get_arr_type(gguf_.get(), id) != GGUF_TYPE_STRING) {
         wrong_type(key, "an array of strings");
     }
     std::vector<std::string> result(gguf_get_arr_n(gguf_.get(), id));

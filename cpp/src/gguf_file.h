@@ -40,8 +40,8 @@ public:
 private:
     [[noreturn]] void wrong_type(const std::string & key, const char * wanted) const;
 
-    std::string    path_;
-    std::string    architecture_;
+    std::string      path_;
+    std::string      architecture_;
     gguf_context_ptr gguf_;
     ggml_context_ptr tensors_;
 };

@@ -19,10 +19,14 @@ thread_local LogErrors *                     errors = nullptr;
 
 LogLevel to_level(ggml_log_level level) {
     switch (level) {
-        case GGML_LOG_LEVEL_ERROR: return LogLevel::error;
-        case GGML_LOG_LEVEL_WARN: return LogLevel::warning;
-        case GGML_LOG_LEVEL_INFO: return LogLevel::info;
-        default: return LogLevel::debug;
+    case GGML_LOG_LEVEL_ERROR:
+        return LogLevel::error;
+    case GGML_LOG_LEVEL_WARN:
+        return LogLevel::warning;
+    case GGML_LOG_LEVEL_INFO:
+        return LogLevel::info;
+    default:
+        return LogLevel::debug;
     }
 }
 

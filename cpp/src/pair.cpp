@@ -31,17 +31,20 @@ std::string to_string(const Shape & shape) {
 void check_shape(const GgufFile & file, const std::string & name, const Shape & wanted) {
     const Shape found = file.shape(name);
     if (found.empty()) {
-        bad_file(file, "tensor " + name + " is missing, a DFlash drafter with these settings needs it: convert the drafter again");
+        bad_file(file, "tensor " + name +
+                           " is missing, a DFlash drafter with these settings needs it: convert the drafter again");
     }
     if (found != wanted) {
-        bad_file(file, "tensor " + name + " has shape " + to_string(found) + ", its settings need " + to_string(wanted) + ": convert the drafter again");
+        bad_file(file, "tensor " + name + " has shape " + to_string(found) + ", its settings need " +
+                           to_string(wanted) + ": convert the drafter again");
     }
 }
 
 int32_t positive(const GgufFile & file, const std::string & key) {
     const int64_t value = file.required_integer(key);
     if (value < 1 || value > INT32_MAX) {
-        bad_file(file, "key " + key + " is " + std::to_string(value) + ", a positive number is needed: convert the drafter again");
+        bad_file(file, "key " + key + " is " + std::to_string(value) +
+                           ", a positive number is needed: convert the drafter again");
     }
     return (int32_t) value;
 }
@@ -52,14 +55,18 @@ void refuse_relatives(const GgufFile & file) {
         bad_file(file, "this is a DSpark drafter (tensor markov_w1.weight), DFlash or DFlash 2 is needed");
     }
     if (file.boolean("dflash.sample_from_anchor").value_or(false)) {
-        bad_file(file, "dflash.sample_from_anchor is true: drafters that predict from the anchor's own row are not supported");
+        bad_file(
+            file,
+            "dflash.sample_from_anchor is true: drafters that predict from the anchor's own row are not supported");
     }
 }
 
 void check_selector(const GgufFile & file, DrafterInfo & info, int64_t n_vocab) {
-    constexpr std::array<const char *, 3> selector = { "selector_hidden.weight", "selector_predecessor.weight", "selector_successor.weight" };
+    constexpr std::array<const char *, 3> selector = { "selector_hidden.weight", "selector_predecessor.weight",
+                                                       "selector_successor.weight" };
 
-    const bool has_selector = std::any_of(selector.begin(), selector.end(), [&](const char * name) { return file.has_tensor(name); });
+    const bool has_selector =
+        std::any_of(selector.begin(), selector.end(), [&](const char * name) { return file.has_tensor(name); });
     const bool has_settings = file.has_key("dflash.selector_top_k");
     const bool has_conv     = file.has_tensor("blk.0.attn_conv_base");
     if (!has_selector && !has_settings && !has_conv) {
@@ -73,14 +80,17 @@ void check_selector(const GgufFile & file, DrafterInfo & info, int64_t n_vocab) 
 
     const int64_t H = info.n_embd;
     if (H % group != 0) {
-        bad_file(file, "hidden size " + std::to_string(H) + " is not a multiple of dflash.conv_group_size " + std::to_string(group));
+        bad_file(file, "hidden size " + std::to_string(H) + " is not a multiple of dflash.conv_group_size " +
+                           std::to_string(group));
     }
     // The composed graph of llama.cpp packs ids and scores of a slot into one hidden row
     if (H < (int64_t) info.n_cand * (info.n_cand + 1)) {
-        bad_file(file, "hidden size " + std::to_string(H) + " is too small for dflash.selector_top_k " + std::to_string(info.n_cand) + ": k * (k + 1) numbers must fit");
+        bad_file(file, "hidden size " + std::to_string(H) + " is too small for dflash.selector_top_k " +
+                           std::to_string(info.n_cand) + ": k * (k + 1) numbers must fit");
     }
     if (info.n_cand > n_vocab) {
-        bad_file(file, "dflash.selector_top_k " + std::to_string(info.n_cand) + " exceeds the vocabulary of " + std::to_string(n_vocab));
+        bad_file(file, "dflash.selector_top_k " + std::to_string(info.n_cand) + " exceeds the vocabulary of " +
+                           std::to_string(n_vocab));
     }
 
     check_shape(file, "selector_hidden.weight", { H, rank });
@@ -101,29 +111,34 @@ void check_attention(const GgufFile & file, DrafterInfo & info) {
     const int64_t key       = file.integer("dflash.attention.key_length").value_or(info.n_embd / n_head);
     const int64_t value     = file.integer("dflash.attention.value_length").value_or(info.n_embd / n_head);
     if (n_head % n_head_kv != 0) {
-        bad_file(file, "head_count " + std::to_string(n_head) + " is not a multiple of head_count_kv " + std::to_string(n_head_kv));
+        bad_file(file, "head_count " + std::to_string(n_head) + " is not a multiple of head_count_kv " +
+                           std::to_string(n_head_kv));
     }
     if (key != value) {
-        bad_file(file, "attention.key_length " + std::to_string(key) + " differs from value_length " + std::to_string(value));
+        bad_file(file,
+                 "attention.key_length " + std::to_string(key) + " differs from value_length " + std::to_string(value));
     }
     const int64_t n_rot = file.integer("dflash.rope.dimension_count").value_or(key);
     if (n_rot < 2 || n_rot > key || n_rot % 2 != 0) {
-        bad_file(file, "rope.dimension_count is " + std::to_string(n_rot) + ", an even number up to the head size " + std::to_string(key) + " is needed");
+        bad_file(file, "rope.dimension_count is " + std::to_string(n_rot) + ", an even number up to the head size " +
+                           std::to_string(key) + " is needed");
     }
 
-    info.causal  = file.boolean("dflash.attention.causal").value_or(false);
-    info.window  = (int32_t) file.integer("dflash.attention.sliding_window").value_or(0);
+    info.causal        = file.boolean("dflash.attention.causal").value_or(false);
+    info.window        = (int32_t) file.integer("dflash.attention.sliding_window").value_or(0);
     const auto pattern = file.booleans("dflash.attention.sliding_window_pattern");
     if (info.window == 0) {
         return;
     }
     if ((int64_t) pattern.size() != info.n_layer) {
-        bad_file(file, "attention.sliding_window_pattern has " + std::to_string(pattern.size()) + " entries for " + std::to_string(info.n_layer) + " layers");
+        bad_file(file, "attention.sliding_window_pattern has " + std::to_string(pattern.size()) + " entries for " +
+                           std::to_string(info.n_layer) + " layers");
     }
     info.all_sliding = std::all_of(pattern.begin(), pattern.end(), [](bool sliding) { return sliding; });
     // llama.cpp does not bound the window forwards, so a block wider than the window would see too much
     if (info.window < info.block_size) {
-        bad_file(file, "attention.sliding_window " + std::to_string(info.window) + " is smaller than the block of " + std::to_string(info.block_size));
+        bad_file(file, "attention.sliding_window " + std::to_string(info.window) + " is smaller than the block of " +
+                           std::to_string(info.block_size));
     }
 }
 
@@ -135,7 +150,8 @@ void check_target(const GgufFile & file) {
         bad_file(file, "this GGUF is no model: key general.architecture is missing");
     }
     if (arch == "dflash") {
-        bad_file(file, "this is a drafter (architecture dflash), it was given as the target: give it as `draft` and its target as `model`");
+        bad_file(file, "this is a drafter (architecture dflash), it was given as the target: give it as `draft` and "
+                       "its target as `model`");
     }
     if (!file.has_tensor("token_embd.weight")) {
         bad_file(file, "this GGUF of architecture " + arch + " is no text model: tensor token_embd.weight is missing");
@@ -145,7 +161,8 @@ void check_target(const GgufFile & file) {
 DrafterInfo check_drafter(const GgufFile & file) {
     const std::string & arch = file.architecture();
     if (arch != "dflash") {
-        bad_file(file, "architecture is " + (arch.empty() ? "missing" : arch) + ", a drafter has dflash: this file cannot be given as `draft`");
+        bad_file(file, "architecture is " + (arch.empty() ? "missing" : arch) +
+                           ", a drafter has dflash: this file cannot be given as `draft`");
     }
     refuse_relatives(file);
 
@@ -160,7 +177,8 @@ DrafterInfo check_drafter(const GgufFile & file) {
 
     for (const int64_t tap : file.integers("dflash.target_layers")) {
         if (tap < 1) {
-            bad_file(file, "dflash.target_layers holds " + std::to_string(tap) + ", ids are the 0-based layer + 1: convert the drafter again");
+            bad_file(file, "dflash.target_layers holds " + std::to_string(tap) +
+                               ", ids are the 0-based layer + 1: convert the drafter again");
         }
         info.taps.push_back((int32_t) std::min<int64_t>(tap, INT32_MAX));
     }
@@ -174,7 +192,8 @@ DrafterInfo check_drafter(const GgufFile & file) {
         bad_file(file, "it holds no tokenizer (key tokenizer.ggml.tokens): convert the drafter again, with its target");
     }
     if (!mask || *mask < 0 || *mask >= n_vocab) {
-        bad_file(file, "tokenizer.ggml.mask_token_id is " + (mask ? std::to_string(*mask) : "missing") + ", an id below the vocabulary size " + std::to_string(n_vocab) + " is needed");
+        bad_file(file, "tokenizer.ggml.mask_token_id is " + (mask ? std::to_string(*mask) : "missing") +
+                           ", an id below the vocabulary size " + std::to_string(n_vocab) + " is needed");
     }
     info.mask_token = (Token) *mask;
 
@@ -185,30 +204,36 @@ DrafterInfo check_drafter(const GgufFile & file) {
 }
 
 void check_pair(const DrafterInfo & info, const GgufFile & drafter, const GgufFile & target) {
-    const std::string prefix  = target.architecture() + ".";
-    const int64_t     n_embd  = target.required_integer(prefix + "embedding_length");
+    const std::string prefix = target.architecture() + ".";
+    const int64_t     n_embd = target.required_integer(prefix + "embedding_length");
     // block_count includes layers for multi-token prediction, which are no part of the target's trunk
-    const int64_t     n_layer = target.required_integer(prefix + "block_count") - target.integer(prefix + "nextn_predict_layers").value_or(0);
-    const auto        ours    = drafter.texts("tokenizer.ggml.tokens");
-    const auto        theirs  = target.texts("tokenizer.ggml.tokens");
-    const std::string remedy  = ": this drafter was made for another target";
+    const int64_t n_layer =
+        target.required_integer(prefix + "block_count") - target.integer(prefix + "nextn_predict_layers").value_or(0);
+    const auto        ours   = drafter.texts("tokenizer.ggml.tokens");
+    const auto        theirs = target.texts("tokenizer.ggml.tokens");
+    const std::string remedy = ": this drafter was made for another target";
 
     if (info.n_embd != n_embd) {
-        mismatch("the drafter has hidden size " + std::to_string(info.n_embd) + ", the target " + std::to_string(n_embd) + remedy);
+        mismatch("the drafter has hidden size " + std::to_string(info.n_embd) + ", the target " +
+                 std::to_string(n_embd) + remedy);
     }
     if (ours.size() != theirs.size()) {
-        mismatch("the drafter has a vocabulary of " + std::to_string(ours.size()) + " tokens, the target of " + std::to_string(theirs.size()) + remedy);
+        mismatch("the drafter has a vocabulary of " + std::to_string(ours.size()) + " tokens, the target of " +
+                 std::to_string(theirs.size()) + remedy);
     }
     if (info.target_layers != 0 && info.target_layers != n_layer) {
-        mismatch("the drafter was made for a target of " + std::to_string(info.target_layers) + " layers, this one has " + std::to_string(n_layer) + remedy);
+        mismatch("the drafter was made for a target of " + std::to_string(info.target_layers) +
+                 " layers, this one has " + std::to_string(n_layer) + remedy);
     }
     const int32_t last = *std::max_element(info.taps.begin(), info.taps.end());
     if (last > n_layer) {
-        mismatch("the drafter reads layer " + std::to_string(last - 1) + ", the target has layers 0 to " + std::to_string(n_layer - 1) + remedy);
+        mismatch("the drafter reads layer " + std::to_string(last - 1) + ", the target has layers 0 to " +
+                 std::to_string(n_layer - 1) + remedy);
     }
     // The graphs of llama.cpp have no input of a layer after the last one
     if (last == n_layer) {
-        mismatch("the drafter reads layer " + std::to_string(last - 1) + ", the target's last: its output is not available, only that of layers before it");
+        mismatch("the drafter reads layer " + std::to_string(last - 1) +
+                 ", the target's last: its output is not available, only that of layers before it");
     }
 
     size_t n_differ = 0;
@@ -217,10 +242,12 @@ void check_pair(const DrafterInfo & info, const GgufFile & drafter, const GgufFi
     }
     // A fine-tuned target may rename a few reserved tokens; another tokenizer differs nearly everywhere
     if (n_differ > ours.size() / 100) {
-        mismatch(std::to_string(n_differ) + " of " + std::to_string(ours.size()) + " tokens differ between the vocabularies of drafter and target" + remedy);
+        mismatch(std::to_string(n_differ) + " of " + std::to_string(ours.size()) +
+                 " tokens differ between the vocabularies of drafter and target" + remedy);
     }
     if (n_differ > 0) {
-        log_line(LogLevel::warning, std::to_string(n_differ) + " tokens have other texts in the drafter's vocabulary than in the target's");
+        log_line(LogLevel::warning, std::to_string(n_differ) +
+                                        " tokens have other texts in the drafter's vocabulary than in the target's");
     }
 }
 

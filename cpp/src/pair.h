@@ -11,15 +11,15 @@ namespace dflash2 {
 
 // What a drafter's GGUF says about it. Names and units as in the file.
 struct DrafterInfo {
-    int32_t              n_embd     = 0;  // hidden size, the target's too
-    int32_t              n_layer    = 0;
-    int32_t              block_size = 0;  // rows of one pass, anchor included
-    int32_t              n_cand     = 0;  // candidates per slot; 0: DFlash 1, which has no selector
-    int32_t              window     = 0;  // sliding window; 0: none
+    int32_t              n_embd      = 0;  // hidden size, the target's too
+    int32_t              n_layer     = 0;
+    int32_t              block_size  = 0;  // rows of one pass, anchor included
+    int32_t              n_cand      = 0;  // candidates per slot; 0: DFlash 1, which has no selector
+    int32_t              window      = 0;  // sliding window; 0: none
     bool                 all_sliding = false;
     bool                 causal      = false;
     Token                mask_token  = -1;
-    std::vector<int32_t> taps;  // target layers whose *input* is read: 0-based layer of the checkpoint + 1
+    std::vector<int32_t> taps;               // target layers whose *input* is read: 0-based layer of the checkpoint + 1
     int32_t              target_layers = 0;  // layers of the target it was trained for; 0: the file does not say
 };
 

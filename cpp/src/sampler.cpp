@@ -24,7 +24,8 @@ void check_range(const char * name, double value, double low, double high, const
 
 void check_token(const char * name, Token token, int32_t n_vocab) {
     if (token < 0 || token >= n_vocab) {
-        throw std::invalid_argument(std::string("[sampling] ") + name + " holds token id " + std::to_string(token) + ", ids go from 0 to " + std::to_string(n_vocab - 1));
+        throw std::invalid_argument(std::string("[sampling] ") + name + " holds token id " + std::to_string(token) +
+                                    ", ids go from 0 to " + std::to_string(n_vocab - 1));
     }
 }
 
@@ -51,34 +52,37 @@ common_grammar make_grammar(const SamplingOptions & options) {
     try {
         return { COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, json_schema_to_grammar(common_json::parse(options.json_schema)) };
     } catch (const std::exception & error) {
-        throw std::invalid_argument(std::string("[sampling] json_schema cannot be turned into a grammar: ") + error.what());
+        throw std::invalid_argument(std::string("[sampling] json_schema cannot be turned into a grammar: ") +
+                                    error.what());
     }
 }
 
 common_params_sampling to_common(const SamplingOptions & options, const Target & target) {
-    const auto window = [&](int32_t n) { return n < 0 ? target.n_ctx() : n; };
+    const auto window = [&](int32_t n) {
+        return n < 0 ? target.n_ctx() : n;
+    };
 
     common_params_sampling params;
-    params.no_perf            = true;
-    params.seed               = options.seed;
-    params.temp               = options.temperature;
-    params.top_k              = options.top_k;
-    params.top_p              = options.top_p;
-    params.min_p              = options.min_p;
-    params.typ_p              = options.typical_p;
-    params.top_n_sigma        = options.top_n_sigma;
-    params.xtc_probability    = options.xtc_probability;
-    params.xtc_threshold      = options.xtc_threshold;
-    params.dynatemp_range     = options.dynatemp_range;
-    params.dynatemp_exponent  = options.dynatemp_exponent;
-    params.penalty_repeat     = options.repetition_penalty;
-    params.penalty_present    = options.presence_penalty;
-    params.penalty_freq       = options.frequency_penalty;
-    params.penalty_last_n     = window(options.penalty_last_n);
-    params.dry_multiplier     = options.dry_multiplier;
-    params.dry_base           = options.dry_base;
-    params.dry_allowed_length = options.dry_allowed_length;
-    params.dry_penalty_last_n = window(options.dry_penalty_last_n);
+    params.no_perf               = true;
+    params.seed                  = options.seed;
+    params.temp                  = options.temperature;
+    params.top_k                 = options.top_k;
+    params.top_p                 = options.top_p;
+    params.min_p                 = options.min_p;
+    params.typ_p                 = options.typical_p;
+    params.top_n_sigma           = options.top_n_sigma;
+    params.xtc_probability       = options.xtc_probability;
+    params.xtc_threshold         = options.xtc_threshold;
+    params.dynatemp_range        = options.dynatemp_range;
+    params.dynatemp_exponent     = options.dynatemp_exponent;
+    params.penalty_repeat        = options.repetition_penalty;
+    params.penalty_present       = options.presence_penalty;
+    params.penalty_freq          = options.frequency_penalty;
+    params.penalty_last_n        = window(options.penalty_last_n);
+    params.dry_multiplier        = options.dry_multiplier;
+    params.dry_base              = options.dry_base;
+    params.dry_allowed_length    = options.dry_allowed_length;
+    params.dry_penalty_last_n    = window(options.dry_penalty_last_n);
     params.dry_sequence_breakers = options.dry_sequence_breakers;
     params.mirostat              = options.mirostat;
     params.mirostat_tau          = options.mirostat_tau;
@@ -135,7 +139,8 @@ void check_sampling(const SamplingOptions & options, const Target & target) {
     for (const auto & [token, bias] : options.logit_bias) {
         check_token("logit_bias", token, target.n_vocab());
         if (std::isnan(bias)) {
-            throw std::invalid_argument("[sampling] logit_bias of token id " + std::to_string(token) + " is not a number");
+            throw std::invalid_argument("[sampling] logit_bias of token id " + std::to_string(token) +
+                                        " is not a number");
         }
     }
     for (const std::string & stop : options.stop) {
@@ -167,7 +172,8 @@ Token Sampler::sample(const Target & target, int32_t row) {
     const float * logits = target.logits(row);
     const Token   best   = argmax(logits, target.n_vocab());
     if (!std::isfinite(logits[best])) {
-        throw Error("[engine] the target's logits are not finite numbers: the model file is damaged, or its activations overflow");
+        throw Error("[engine] the target's logits are not finite numbers: the model file is damaged, or its "
+                    "activations overflow");
     }
     return chain_ ? common_sampler_sample(chain_.get(), target.context(), row) : best;
 }
@@ -191,9 +197,8 @@ TokenLogprobs row_logprobs(const Target & target, int32_t row, Token token, int3
 
     std::vector<Token> order(n_vocab);
     std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + n_top, order.end(), [&](Token a, Token b) {
-        return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    });
+    std::partial_sort(order.begin(), order.begin() + n_top, order.end(),
+                      [&](Token a, Token b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
 
     TokenLogprobs result;
     result.token   = token;

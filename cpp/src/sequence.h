@@ -18,10 +18,10 @@ struct Sequence {
     TextStream      text;
     Stats           stats;
 
-    std::vector<Token> tokens;         // prompt and answer; while generating the last one is the anchor
+    std::vector<Token> tokens;  // prompt and answer; while generating the last one is the anchor
     int32_t            n_prompt;
-    llama_seq_id       slot   = -1;    // -1: waits for one
-    int32_t            n_past = 0;     // of tokens: in the caches of target and drafter
+    llama_seq_id       slot           = -1;  // -1: waits for one
+    int32_t            n_past         = 0;   // of tokens: in the caches of target and drafter
     int64_t            first_token_us = 0;
     bool               cancelled      = false;
     std::string        finish_reason  = "";  // while it runs
@@ -35,7 +35,8 @@ struct Sequence {
     }
 
     bool is_stop_token(Token token) const {
-        return std::find(options.stop_token_ids.begin(), options.stop_token_ids.end(), token) != options.stop_token_ids.end();
+        return std::find(options.stop_token_ids.begin(), options.stop_token_ids.end(), token) !=
+               options.stop_token_ids.end();
     }
 };
 

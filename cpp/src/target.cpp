@@ -18,7 +18,8 @@ void process(llama_context * context, common_batch & batch, const char * what) {
     }
     if (rc != 0) {
         const std::string cause = errors.cause().empty() ? "" : ": " + errors.cause();
-        throw Error(std::string("[engine] the ") + what + " could not evaluate " + std::to_string(batch.size()) + " rows (llama.cpp returned " + std::to_string(rc) + ")" + cause);
+        throw Error(std::string("[engine] the ") + what + " could not evaluate " + std::to_string(batch.size()) +
+                    " rows (llama.cpp returned " + std::to_string(rc) + ")" + cause);
     }
 }
 
@@ -52,14 +53,16 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
 
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) {
-        throw ModelLoadError("[load] no context of " + std::to_string(options.n_parallel) + " x " + std::to_string(n_ctx) + " tokens for " + options.model + ": " + errors.cause());
+        throw ModelLoadError("[load] no context of " + std::to_string(options.n_parallel) + " x " +
+                             std::to_string(n_ctx) + " tokens for " + options.model + ": " + errors.cause());
     }
     if (!llama_get_memory(context_.get())) {
         throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
     }
     const bool has_state = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
     if (n_draft > 0 && has_state && llama_n_rs_seq(context_.get()) < (uint32_t) n_draft) {
-        throw ModelMismatch("[load] the state of this recurrent target cannot be taken back after rejected tokens: open it without a drafter");
+        throw ModelMismatch("[load] the state of this recurrent target cannot be taken back after rejected tokens: "
+                            "open it without a drafter");
     }
     // llama.cpp rounds the cache up; what was asked for is the limit, so that it does not depend on n_parallel
     n_ctx_ = (int32_t) std::min<int64_t>(n_ctx, llama_n_ctx_seq(context_.get()));
@@ -81,7 +84,8 @@ void Target::warm_up() {
     } catch (const std::exception & error) {
         char description[128];
         llama_model_desc(model_.get(), description, sizeof(description));
-        throw ModelMismatch(std::string("[load] a target of this architecture (") + description + ") gives a drafter no hidden states: " + error.what());
+        throw ModelMismatch(std::string("[load] a target of this architecture (") + description +
+                            ") gives a drafter no hidden states: " + error.what());
     }
     clear();
 }

@@ -34,14 +34,14 @@ public:
     // Whether a sequence that holds positions 0 .. n - 1 still has what position p needs of them.
     bool reaches(llama_seq_id seq, llama_pos p) const;
 
-    llama_model *         model() const { return model_.get(); }
-    llama_context *       context() const { return context_.get(); }
-    const llama_vocab *   vocab() const { return llama_model_get_vocab(model_.get()); }
-    int32_t               n_ctx() const { return n_ctx_; }
-    int32_t               n_batch() const { return (int32_t) llama_n_batch(context_.get()); }
-    int32_t               n_vocab() const { return llama_vocab_n_tokens(vocab()); }
-    int32_t               n_embd() const { return llama_model_n_embd(model_.get()); }
-    int32_t               n_features() const { return (int32_t) taps_.size() * n_embd(); }
+    llama_model *                model() const { return model_.get(); }
+    llama_context *              context() const { return context_.get(); }
+    const llama_vocab *          vocab() const { return llama_model_get_vocab(model_.get()); }
+    int32_t                      n_ctx() const { return n_ctx_; }
+    int32_t                      n_batch() const { return (int32_t) llama_n_batch(context_.get()); }
+    int32_t                      n_vocab() const { return llama_vocab_n_tokens(vocab()); }
+    int32_t                      n_embd() const { return llama_model_n_embd(model_.get()); }
+    int32_t                      n_features() const { return (int32_t) taps_.size() * n_embd(); }
     const std::vector<int32_t> & taps() const { return taps_; }
 
 private:

@@ -28,11 +28,16 @@ size_t character_size(unsigned char lead) {
 // Whether `second` may follow `lead`: the rest of the forms that RFC 3629 excludes (overlong, surrogates, > U+10FFFF)
 bool fits(unsigned char lead, unsigned char second) {
     switch (lead) {
-        case 0xE0: return second >= 0xA0 && second <= 0xBF;
-        case 0xED: return second >= 0x80 && second <= 0x9F;
-        case 0xF0: return second >= 0x90 && second <= 0xBF;
-        case 0xF4: return second >= 0x80 && second <= 0x8F;
-        default: return (second & 0xC0) == 0x80;
+    case 0xE0:
+        return second >= 0xA0 && second <= 0xBF;
+    case 0xED:
+        return second >= 0x80 && second <= 0x9F;
+    case 0xF0:
+        return second >= 0x90 && second <= 0xBF;
+    case 0xF4:
+        return second >= 0x80 && second <= 0x8F;
+    default:
+        return (second & 0xC0) == 0x80;
     }
 }
 

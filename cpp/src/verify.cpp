@@ -2,7 +2,10 @@
 
 namespace dflash2 {
 
-Verdict verify_match(Sampler & sampler, const Target & target, int32_t row, const std::vector<Token> & draft,
+Verdict verify_match(Sampler &                          sampler,
+                     const Target &                     target,
+                     int32_t                            row,
+                     const std::vector<Token> &         draft,
                      const std::function<bool(Token)> & ends) {
     Verdict verdict;
     for (size_t i = 0; i <= draft.size(); ++i) {

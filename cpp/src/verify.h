@@ -18,7 +18,10 @@ struct Verdict {
 // Rule `match`: the target's own draw at each row, kept on while it equals the draft. The tokens are those of decoding
 // without a drafter, whatever the sampler chain.
 // row: of the anchor in the target's last decode; the draft tokens follow it. ends: tokens after which nothing is drawn
-Verdict verify_match(Sampler & sampler, const Target & target, int32_t row, const std::vector<Token> & draft,
+Verdict verify_match(Sampler &                          sampler,
+                     const Target &                     target,
+                     int32_t                            row,
+                     const std::vector<Token> &         draft,
                      const std::function<bool(Token)> & ends);
 
 }  // namespace dflash2

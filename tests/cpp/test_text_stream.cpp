@@ -28,9 +28,9 @@ void test_characters_stay_whole() {
 // One U+FFFD for each maximal part that begins a character, as Python's decoder does
 void test_bytes_that_are_no_text_are_replaced() {
     CHECK(TextStream({}).push("a\xFFz") == "a" + replaced + "z");
-    CHECK(TextStream({}).push("\xC0\xAF") == replaced + replaced);              // overlong
+    CHECK(TextStream({}).push("\xC0\xAF") == replaced + replaced);                 // overlong
     CHECK(TextStream({}).push("\xED\xA0\x80") == replaced + replaced + replaced);  // surrogate
-    CHECK(TextStream({}).push("\xE2\x82z") == replaced + "z");                  // cut character
+    CHECK(TextStream({}).push("\xE2\x82z") == replaced + "z");                     // cut character
     CHECK(TextStream({}).push("\xF4\x90\x80\x80") == replaced + replaced + replaced + replaced);
 }
 

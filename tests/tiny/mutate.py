@@ -1,0 +1,57 @@
+"""Changed copies of good files: what a loader must refuse in words."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from tiny.writing import add_value, finish
+
+_ARCHITECTURE = "general.architecture"
+
+
+def mutate_gguf(
+    source: Path,
+    destination: Path,
+    *,
+    drop: Collection[str] = (),
+    rename: Mapping[str, str] | None = None,
+    set_kv: Mapping[str, Any] | None = None,
+    resize: Mapping[str, tuple[int, ...]] | None = None,
+) -> Path:
+    """Copies a GGUF with changes.
+
+    Args:
+        drop: names of keys and tensors to leave out.
+        rename: new names of keys and tensors.
+        set_kv: values of keys, added where missing; a key that exists keeps its type.
+        resize: shapes (rows first) of F32 or F16 tensors; their content is repeated or cut.
+    """
+    rename, set_kv, resize = dict(rename or {}), dict(set_kv or {}), dict(resize or {})
+    reader = gguf.GGUFReader(source)
+    known = {*reader.fields, *(tensor.name for tensor in reader.tensors)}
+    unknown = {*drop, *rename, *resize} - known
+    if unknown:
+        message = f"{source.name} has no key or tensor {sorted(unknown)}"
+        raise KeyError(message)
+    architecture = set_kv.pop(_ARCHITECTURE, reader.fields[_ARCHITECTURE].contents())
+    writer = gguf.GGUFWriter(destination, architecture)
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name in {_ARCHITECTURE, *drop}:
+            continue
+        value = set_kv.pop(field.name, field.contents())
+        item = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(rename.get(field.name, field.name), value, field.types[0], item)
+    for key, value in set_kv.items():
+        add_value(writer, key, value)
+    for tensor in reader.tensors:
+        if tensor.name in drop:
+            continue
+        data = tensor.data
+        if tensor.name in resize:
+            data = np.resize(data, resize[tensor.name])
+        writer.add_tensor(rename.get(tensor.name, tensor.name), data, raw_dtype=tensor.tensor_type)
+    finish(writer)
+    return destination
