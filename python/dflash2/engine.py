@@ -74,6 +74,7 @@ class Dflash2Engine(TextGenerator):
             ModelLoadError: A file is damaged, or not of the kind it was given for.
             ModelMismatchError: The drafter was made for another target.
             ValueError: An option is out of range.
+            ConnectionError: An RPC server does not answer.
         """
         if verbose:
             show_log()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, get_args
@@ -51,6 +52,7 @@ def native_options(
     Raises:
         TypeError: A value has the wrong type.
         ValueError: A value is out of range.
+        ConnectionError: An RPC server does not answer.
     """
     options = _core.EngineOptions()
     options.model = str(model)
@@ -65,9 +67,27 @@ def native_options(
     options.depth = -1 if depth == "auto" else integer("depth", depth, AT_LEAST_ONE)
     options.verify = choice("verify", verify, get_args(VerifyRule))
     options.cache_type = _text("cache_type", cache_type)
-    servers = [] if rpc is None else [rpc] if isinstance(rpc, str) else rpc
-    options.rpc = ",".join(_text("rpc", server) for server in servers)
+    options.rpc = ",".join(_reachable(server) for server in _servers(rpc))
     return options
+
+
+def _servers(rpc: str | Sequence[str] | None) -> list[str]:
+    given = [] if rpc is None else [rpc] if isinstance(rpc, str) else rpc
+    return [server for names in given for server in _text("rpc", names).split(",")]
+
+
+def _reachable(endpoint: str) -> str:
+    """Return `endpoint` if somebody listens there: ggml ends the process when nobody does."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or ":" in host or not port.isdecimal():
+        msg = f"rpc: {endpoint!r} is not of the form host:port"
+        raise ValueError(msg)
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        msg = f"rpc: nobody answers at {endpoint} ({error}): start ggml-rpc-server there"
+        raise ConnectionError(msg) from error
+    return endpoint
 
 
 def _text(name: str, value: object) -> str:

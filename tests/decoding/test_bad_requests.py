@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -110,10 +111,19 @@ def test_engine_option(dense_pair: Pair, options: dict[str, Any], message: str) 
         Dflash2Engine(*dense_pair, **options)
 
 
+@pytest.mark.parametrize("endpoint", ["localhost", "localhost:http", ":50052", "a:b:c:1"])
+def test_rpc_server_that_is_no_endpoint(dense_pair: Pair, endpoint: str) -> None:
+    with pytest.raises(ValueError, match=f"rpc: '{endpoint}' is not of the form host:port"):
+        Dflash2Engine(*dense_pair, rpc=endpoint)
+
+
 def test_rpc_server_that_does_not_answer(dense_pair: Pair) -> None:
-    # port 9, the discard service, is closed on a machine that does not offer it
-    with pytest.raises(ValueError, match=r"127.0.0.1:9.*ggml-rpc-server"):
-        Dflash2Engine(*dense_pair, rpc="127.0.0.1:9")
+    with socket.socket() as unused:
+        # bound but not listening: nobody else can take the port meanwhile
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=rf"{endpoint}.*ggml-rpc-server"):
+            Dflash2Engine(*dense_pair, rpc=endpoint)
 
 
 def test_depth_beyond_the_block_is_clamped(
@@ -168,6 +178,13 @@ def test_ctrl_c(open_engine: Open, wavering_pair: Pair, stream: bool) -> None:
     engine = open_engine(*wavering_pair, n_ctx=4096)
     params = SamplingParams(max_tokens=4000, ignore_eos=True)
 
+    def run() -> None:
+        if stream:
+            for _ in engine.stream("abc", params):
+                pass
+        else:
+            engine.generate(["abc"] * 3, params)
+
     def interrupt(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
@@ -176,11 +193,7 @@ def test_ctrl_c(open_engine: Open, wavering_pair: Pair, stream: bool) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            if stream:
-                for _ in engine.stream("abc", params):
-                    pass
-            else:
-                engine.generate(["abc"] * 3, params)
+            run()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

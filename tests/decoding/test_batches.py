@@ -7,6 +7,7 @@ from typing import TypeAlias
 import pytest
 from conftest import Pair
 from dflash2 import Dflash2Engine, SamplingParams
+
 from decoding.test_lossless import prompts
 
 Open: TypeAlias = Callable[..., Dflash2Engine]
@@ -22,9 +23,7 @@ def test_batch_equals_one_by_one(open_engine: Open, wavering_pair: Pair, n_paral
     expected = [single.generate(prompt, params) for prompt in prompts(11, longest=90)]
     answers = batch.generate(prompts(11, longest=90), params)
     assert [a.token_ids for a in answers] == [e.token_ids for e in expected]
-    assert [a.stats.accepted_tokens for a in answers] == [
-        e.stats.accepted_tokens for e in expected
-    ]
+    assert [a.stats.accepted_tokens for a in answers] == [e.stats.accepted_tokens for e in expected]
 
 
 def test_stream_equals_generate(open_engine: Open, wavering_pair: Pair) -> None:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import pytest
 from conftest import Pair
 from dflash2 import Cycle, Dflash2Engine, SamplingParams
+
 from decoding.test_lossless import prompts
 
 Open: TypeAlias = Callable[..., Dflash2Engine]
