@@ -23,6 +23,11 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "sliding": {"window": WINDOW},
     "sliding-causal": {"window": WINDOW, "causal": True},
     "sliding-and-full": {"window": WINDOW, "sliding": (True, False)},
+    "sliding-causal-and-full": {
+        "window": WINDOW,
+        "sliding": (True, False),
+        "sliding_causal": True,
+    },
     "window-of-a-block": {"window": 8},
     "window-never-reached": {"window": 600},
     "four-layers": {"n_layer": 4},

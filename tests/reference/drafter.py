@@ -150,7 +150,11 @@ class Drafter:
                 mask_token=config["tokenizer.ggml.mask_token_id"],
                 tap_layers=tuple(layer - 1 for layer in config["target_layers"]),
                 windows=tuple(window if slides else None for slides in sliding),
-                causal=(config.get("attention.causal", False),) * n_layer,
+                causal=tuple(
+                    config.get("attention.causal", False)
+                    or (slides and config.get("attention.sliding_window_causal", False))
+                    for slides in sliding
+                ),
                 top_k=config.get("selector_top_k", 1),
                 logit_scale=config.get("logit_scale", 1.0),
                 softcap=config.get("final_logit_softcapping", 0.0),

@@ -29,6 +29,7 @@ def write_drafter(
     window: int | None = None,
     sliding: Sequence[bool] | None = None,
     causal: bool | None = None,
+    sliding_causal: bool = False,
     mrope: bool = False,
     dtype: str = "f32",
 ) -> Path:
@@ -39,6 +40,7 @@ def write_drafter(
         n_tap, group: of the convolutions.
         window: of the layers that `sliding` marks; of all of them without `sliding`.
         causal: absent from the file when None.
+        sliding_causal: the sliding layers are causal, the others not.
         mrope: mark the drafter as one for a target with multi-section RoPE.
     """
     rng = np.random.default_rng(seed)
@@ -67,6 +69,8 @@ def write_drafter(
         }
     if causal is not None:
         metadata[".attention.causal"] = causal
+    if sliding_causal:
+        metadata[".attention.sliding_window_causal"] = True
     if mrope:
         metadata[".rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]
     return write_model(path, "dflash", metadata, tensors, N_VOCAB, dtype)
