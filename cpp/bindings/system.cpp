@@ -47,7 +47,6 @@ void register_system(py::module_ & module) {
     module.def("devices", &devices);
     module.def("cpu_features", &cpu_features, "Instruction sets that ggml was built for.");
     module.def("drain_log", &drain_log_lines, "Lines logged since the last call, each with its level of `logging`.");
-    module.attr("__version__")           = DFLASH2_VERSION;
     module.attr("__llama_cpp_version__") = llama_cpp_version();
     module.attr("__llama_cpp_commit__")  = llama_cpp_commit();
 }
