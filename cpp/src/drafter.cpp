@@ -27,7 +27,7 @@ Drafter::Drafter(const EngineOptions & options,
 
     llama_context_params params = backend.context_params();
     params.n_seq_max            = options.n_parallel;
-    params.n_ctx                = (uint32_t) ((int64_t) (target.n_ctx() + info.block_size) * options.n_parallel);
+    params.n_ctx                = llama_n_ctx(target.context());
     params.n_batch              = n_ubatch;
     params.n_ubatch             = n_ubatch;
     params.n_outputs_max        = n_ubatch;
@@ -76,6 +76,10 @@ void Drafter::inject() {
     }
     staged_.clear();
     features_.clear();
+}
+
+bool Drafter::fits(llama_pos pos) const {
+    return pos + n_rows_ <= (llama_pos) llama_n_ctx_seq(context_.get());
 }
 
 std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks) {

@@ -34,6 +34,8 @@ public:
         Token        anchor;
     };
 
+    // Whether the cache has room for a block at `pos`: it is as long as the target's, so the last tokens have none.
+    bool fits(llama_pos pos) const;
     // Drafts all blocks in one decode; the cache is as before. [blocks]. throws Error, Interrupted
     std::vector<Lattice> draft(const std::vector<Block> & blocks);
 

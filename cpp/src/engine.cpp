@@ -165,16 +165,20 @@ Lattice Engine::draft_lattice(const std::vector<float> & features, Token anchor)
                                                     "[draft_lattice] the engine has no drafter");
     }
     const size_t width = impl->target->n_features();
-    if (features.size() % width != 0 || features.size() / width >= (size_t) impl->target->n_ctx()) {
+    if (features.size() % width != 0) {
         throw std::invalid_argument("[draft_lattice] " + std::to_string(features.size()) +
-                                    " numbers are given, rows of " + std::to_string(width) +
-                                    " are needed, fewer than n_ctx");
+                                    " numbers are given, rows of " + std::to_string(width) + " are needed");
+    }
+    const auto n_tokens = (int32_t) (features.size() / width);
+    if (!impl->drafter->fits(n_tokens)) {
+        throw std::invalid_argument("[draft_lattice] " + std::to_string(n_tokens) +
+                                    " tokens and a block do not fit in n_ctx, which is " +
+                                    std::to_string(impl->target->n_ctx()));
     }
     if (anchor < 0 || anchor >= impl->target->n_vocab()) {
         throw std::invalid_argument("[draft_lattice] anchor " + std::to_string(anchor) + " is outside the vocabulary");
     }
     impl->loop->reset();
-    const auto n_tokens = (int32_t) (features.size() / width);
     for (int32_t pos = 0; pos < n_tokens; ++pos) {
         impl->drafter->stage(0, pos, features.data() + pos * width);
     }

@@ -170,7 +170,7 @@ Loop::Drafts Loop::draft(const std::vector<Sequence *> & running) {
     std::vector<size_t>         owners;
     for (size_t i = 0; drafter_ && i < running.size(); ++i) {
         const Sequence & sequence = *running[i];
-        if (sequence.room(target_.n_ctx()) > 0) {
+        if (sequence.room(target_.n_ctx()) > 0 && drafter_->fits(sequence.n_past)) {
             blocks.push_back({ sequence.slot, sequence.n_past, sequence.tokens.back() });
             owners.push_back(i);
         }
