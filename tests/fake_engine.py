@@ -1,5 +1,6 @@
 """A native engine made of Python, to test what the package does around it."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterable
@@ -42,6 +43,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> "list[FakeEngine]":
         opened.append(FakeEngine(options))
         return opened[-1]
 
+    # RPC servers are asked whether they listen before the native engine is
+    monkeypatch.setattr("socket.create_connection", lambda *_, **__: socket.socket())
     monkeypatch.setattr("dflash2.engine._core.Engine", make)
     return opened
 

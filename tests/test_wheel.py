@@ -71,13 +71,13 @@ def test_libraries_are_found_inside_the_package(binary: Path, tmp_path: Path) ->
 
 
 def test_imports_from_any_folder(tmp_path: Path) -> None:
-    code = "import dflash2._core as core; print(core.__llama_cpp_version__)"
+    code = "import dflash2._core as core; print(core.llama_cpp_version())"
     assert run(sys.executable, "-c", code, cwd=tmp_path).strip() == Pin.load().version
 
 
 def test_knows_its_pin() -> None:
-    assert _core.__llama_cpp_commit__ == Pin.load().commit
-    assert _core.__llama_cpp_version__ == Pin.load().version
+    assert _core.llama_cpp_commit() == Pin.load().commit
+    assert _core.llama_cpp_version() == Pin.load().version
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ void register_system(py::module_ & module) {
     module.def("devices", &devices);
     module.def("cpu_features", &cpu_features, "Instruction sets that ggml was built for.");
     module.def("drain_log", &drain_log_lines, "Lines logged since the last call, each with its level of `logging`.");
-    module.attr("__llama_cpp_version__") = llama_cpp_version();
-    module.attr("__llama_cpp_commit__")  = llama_cpp_commit();
+    module.def("llama_cpp_version", &llama_cpp_version, "Of the package that llama.cpp was taken from.");
+    module.def("llama_cpp_commit", &llama_cpp_commit, "40 hex digits.");
 }
 
 }  // namespace dflash2

@@ -341,13 +341,16 @@ void Loop::reset() {
     slots_.assign(n_parallel_, {});
 }
 
+// Wrong features, a damaged drafter or scores that are no numbers show only here: the text stays right
 void Loop::warn_of_useless_drafter() {
-    constexpr int64_t enough = 500;  // draft tokens to judge by
-    if (!warned_ && total_.draft_tokens >= enough && total_.acceptance_rate() < 0.02) {
+    constexpr int64_t enough  = 500;  // slots to judge by
+    const int64_t     n_slots = total_.verify_steps * depth_;
+    if (!warned_ && drafter_ && n_slots >= enough && total_.accepted_tokens < n_slots / 50) {
         warned_ = true;
-        log_line(LogLevel::warning,
-                 "only " + std::to_string(total_.accepted_tokens) + " of " + std::to_string(total_.draft_tokens) +
-                     " draft tokens were accepted: the drafter does not fit this target or these prompts");
+        log_line(LogLevel::warning, "only " + std::to_string(total_.accepted_tokens) +
+                                        " drafted tokens were accepted in " + std::to_string(total_.verify_steps) +
+                                        " target passes of depth " + std::to_string(depth_) +
+                                        ": the drafter does not fit this target or these prompts");
     }
 }
 

@@ -236,6 +236,12 @@ void check_pair(const DrafterInfo & info, const GgufFile & drafter, const GgufFi
                  ", the target's last: its output is not available, only that of layers before it");
     }
 
+    if (target.has_key(prefix + "rope.dimension_sections") && !drafter.has_key("dflash.rope.dimension_sections")) {
+        log_line(LogLevel::warning,
+                 "the drafter has no dflash.rope.dimension_sections, which drafters of this M-RoPE target carry since "
+                 "August 2026: text is drafted as ever, after images convert it again");
+    }
+
     size_t n_differ = 0;
     for (size_t i = 0; i < ours.size(); ++i) {
         n_differ += ours[i] != theirs[i] ? 1 : 0;

@@ -81,7 +81,7 @@ def main() -> None:
 
     result = {
         "version": __version__,
-        "llama_cpp": _core.__llama_cpp_commit__,
+        "llama_cpp": _core.llama_cpp_commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {'/'.join(_core.cpu_features())}",
         "rows": rows,
     }

@@ -16,7 +16,7 @@ def test_doctor_without_the_demo_target_says_how_to_get_it(
     status, out, err = run("doctor")
     assert (status, err) == (0, "")
     assert "demo target: not fetched yet: run 'dflash2 doctor --json'" in out
-    assert _core.__llama_cpp_commit__ in out
+    assert _core.llama_cpp_commit() in out
 
 
 def test_doctor_json_survives_a_failed_fetch(

@@ -8,9 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from conftest import Pair
 from dflash2 import Dflash2Engine, ModelLoadError, ModelMismatchError, SamplingParams
-from tiny import mutate_gguf
+from tiny import Pair, mutate_gguf
 
 Make = Callable[..., Path]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
-from conftest import Pair
 from dflash2 import Dflash2Engine, EngineClosedError, SamplingParams, _core
+from tiny import Pair
 
 Open: TypeAlias = Callable[..., Dflash2Engine]
 SHORT = SamplingParams(max_tokens=5)

@@ -5,8 +5,8 @@ from itertools import islice
 from typing import TypeAlias
 
 import pytest
-from conftest import Pair
 from dflash2 import Dflash2Engine, SamplingParams
+from tiny import Pair
 
 from decoding.test_lossless import prompts
 

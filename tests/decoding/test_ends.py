@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
-from conftest import Pair
 from dflash2 import Dflash2Engine, SamplingParams
+from tiny import Pair
 from tiny.permutation import LIVE_TOKENS
 from tiny.vocabulary import EOS
 

@@ -1,12 +1,13 @@
 """The answer with a drafter is the answer without one."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from conftest import Pair
 from dflash2 import Dflash2Engine, SamplingParams
+from tiny import Pair
 from tiny.permutation import LIVE_TOKENS
 
 Open: TypeAlias = Callable[..., Dflash2Engine]
@@ -31,9 +32,12 @@ def test_greedy(open_engine: Open, wavering_pair: Pair, depth: Any) -> None:
     assert lengths == set(range(speculative.depth + 1)), "some accepted length was never tried"
 
 
-def test_greedy_with_a_random_drafter(open_engine: Open, dense_pair: Pair) -> None:
-    plain = open_engine(dense_pair.target)
-    speculative = open_engine(*dense_pair)
+@pytest.mark.parametrize("target", ["dense_target", "dense_target_q8_0"])
+def test_greedy_with_a_random_drafter(
+    open_engine: Open, dense_pair: Pair, request: pytest.FixtureRequest, target: str
+) -> None:
+    plain = open_engine(request.getfixturevalue(target))
+    speculative = open_engine(request.getfixturevalue(target), dense_pair.drafter)
     for prompt in prompts(6):
         expected = plain.generate(prompt, SamplingParams(max_tokens=64))
         answer = speculative.generate(prompt, SamplingParams(max_tokens=64))
@@ -123,3 +127,40 @@ def test_logprobs(open_engine: Open, wavering_pair: Pair) -> None:
             assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
             assert ours.top[0] == (ours.token, ours.logprob)
             assert [p for _, p in ours.top] == pytest.approx([p for _, p in theirs.top], abs=1e-4)
+
+
+def test_a_useless_drafter_is_reported_once(
+    scrambled_pair: Pair, permutation_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    params = SamplingParams(max_tokens=100)
+    for pair, n_warnings in ((scrambled_pair, 1), (permutation_pair, 0)):
+        caplog.clear()
+        with Dflash2Engine(*pair, device="cpu", n_threads=1, n_ctx=256) as engine:
+            for _ in range(2):
+                engine.generate("abc", params)
+        warnings = [r for r in caplog.records if "does not fit this target" in r.message]
+        assert len(warnings) == n_warnings
+
+
+def test_drafter_of_an_mrope_target_without_sections(
+    hybrid_target: Path, make_drafter: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    traces = []
+    for mrope in (True, False):
+        caplog.clear()
+        with Dflash2Engine(
+            hybrid_target, make_drafter(mrope=mrope), device="cpu", n_threads=1, n_ctx=256
+        ) as engine:
+            answer = engine.generate("abcabc", SamplingParams(max_tokens=30, trace=True))
+        traces.append(answer.trace)
+        warned = any("rope.dimension_sections" in record.message for record in caplog.records)
+        assert warned is not mrope
+    assert traces[0] == traces[1]
+
+
+def test_a_good_start_logs_nothing_alarming(
+    wavering_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Dflash2Engine(*wavering_pair, device="cpu", n_threads=1) as engine:
+        engine.generate("abc", SamplingParams(max_tokens=10))
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []

@@ -124,8 +124,11 @@ def test_interrupt_in_step_ends_other_requests_with_an_error(open_engine: Open) 
 
 
 def test_interrupt_after_step_loses_no_chunk(
-    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    # a process started in the background of a shell may ignore it
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, previous))
     engine, fake = open_engine(n_parallel=2)
     other = engine.stream("abcdefghij")
     assert next(other).text == "ABCD"

@@ -63,8 +63,8 @@ def _report(target: Callable[[], Path | None]) -> dict[str, Any]:
     return {
         "version": __version__,
         "llama_cpp": {
-            "version": _core.__llama_cpp_version__,
-            "commit": _core.__llama_cpp_commit__,
+            "version": _core.llama_cpp_version(),
+            "commit": _core.llama_cpp_commit(),
         },
         "backends": [
             {
