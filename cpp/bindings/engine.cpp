@@ -35,7 +35,8 @@ std::unique_ptr<Engine> open_engine(const EngineOptions & options) {
 
 using Features = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-py::tuple draft_lattice(Engine & engine, const Features & features, Token anchor) {
+std::pair<py::array_t<Token>, py::array_t<float>>
+draft_lattice(Engine & engine, const Features & features, Token anchor) {
     const std::vector<float> rows(features.data(), features.data() + features.size());
     Lattice                  lattice;
     {
@@ -44,7 +45,9 @@ py::tuple draft_lattice(Engine & engine, const Features & features, Token anchor
     }
     const py::ssize_t slots = lattice.n_slots;
     const py::ssize_t k     = lattice.n_cand;
-    return py::make_tuple(py::array_t<Token>({ slots, k }, lattice.ids.data()),
+    return { py::array_t<Token>({ slots, k }, lattice.ids.data()),
+             py::array_t<float>({ slots, k, k }, lattice.scores.data()) };
+}, lattice.ids.data()),
                           py::array_t<float>({ slots, k, k }, lattice.scores.data()));
 }
 
