@@ -47,8 +47,6 @@ draft_lattice(Engine & engine, const Features & features, Token anchor) {
     const py::ssize_t k     = lattice.n_cand;
     return { py::array_t<Token>({ slots, k }, lattice.ids.data()),
              py::array_t<float>({ slots, k, k }, lattice.scores.data()) };
-}, lattice.ids.data()),
-                          py::array_t<float>({ slots, k, k }, lattice.scores.data()));
 }
 
 }  // namespace

@@ -404,7 +404,7 @@ class Engine:
         """
     def detokenize(self, tokens: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> bytes:
         ...
-    def draft_lattice(self, features: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], anchor: typing.SupportsInt | typing.SupportsIndex) -> tuple:
+    def draft_lattice(self, features: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], anchor: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.float32]]:
         """
         Drafts one block after the given target features, outside of any request.
         
