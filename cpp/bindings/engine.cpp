@@ -28,7 +28,8 @@ bool signal_pending() {
 }
 
 std::unique_ptr<Engine> open_engine(const EngineOptions & options) {
-    auto engine = std::make_unique<Engine>(options);
+    const py::gil_scoped_release release;
+    auto                         engine = std::make_unique<Engine>(options);
     engine->set_interrupt_check(signal_pending);
     return engine;
 }
@@ -55,7 +56,7 @@ void register_engine(py::module_ & module) {
     using release = py::call_guard<py::gil_scoped_release>;
 
     py::class_<Engine>(module, "Engine", "A loaded target with its drafter. Not thread-safe: callers serialise.")
-        .def(py::init(&open_engine), py::arg("options"), release())
+        .def(py::init(&open_engine), py::arg("options"))
         .def("submit", &Engine::submit, py::arg("prompt"), py::arg("sampling"), release(),
              "Queues a request and returns its id.")
         .def("step", &Engine::step, release(), "Advances all requests by one cycle.")

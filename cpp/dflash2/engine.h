@@ -22,7 +22,7 @@ struct Cycle {
     int32_t            depth    = 0;  // draft tokens verified
     std::vector<Token> draft;         // [depth]
     int32_t            n_accepted = 0;
-    Token              token      = 0;  // what the target gave after the accepted tokens: the next anchor
+    Token              token      = 0;  // the last one: the target's own, unless the answer ended before it
 };
 
 // The target's log-probability of a chosen token and of the likeliest ones, from the logits before any sampler.
@@ -78,7 +78,7 @@ public:
     int64_t submit(const std::vector<Token> & prompt, const SamplingOptions & sampling);
 
     // Runs one cycle for all sequences that generate, then evaluates one batch of waiting prompt tokens. Returns what
-    // that gave, perhaps nothing while n_active() > 0. After a throw of Error all requests are gone and the engine is
+    // that gave, perhaps nothing while n_active() > 0. After a throw all requests are gone and the engine is
     // usable.
     std::vector<Chunk> step();
 
@@ -92,7 +92,7 @@ public:
     // Requests queued or running.
     size_t n_active() const;
 
-    // Special tokens written in the text are parsed. throws std::invalid_argument for text that is not UTF-8
+    // Special tokens written in the text are parsed; bytes that are no UTF-8 count as U+FFFD
     std::vector<Token> tokenize(std::string_view text, bool add_special) const;
     // Bytes as the tokens give them: may end inside a UTF-8 character. throws std::invalid_argument for unknown ids
     std::string detokenize(const std::vector<Token> & tokens) const;

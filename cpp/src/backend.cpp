@@ -53,6 +53,7 @@ void add_rpc_servers(const std::string & endpoints) {
         if (added.count(endpoint)) {
             continue;
         }
+        // ends the process when nobody speaks its protocol there: callers look first whether somebody listens
         ggml_backend_reg_t server = add_server(endpoint.c_str());
         if (!server) {
             throw std::invalid_argument("[rpc] no answer from " + endpoint +

@@ -3,6 +3,7 @@
 #include "dflash2/errors.h"
 #include "llama-ext.h"
 #include "logging.h"
+#include "process.h"
 
 #include <algorithm>
 
@@ -14,7 +15,7 @@ Drafter::Drafter(const EngineOptions & options,
                  const DrafterInfo &   info,
                  int32_t               depth) :
     info_(info), n_rows_(depth + 1), n_features_(target.n_features()), n_vocab_(target.n_vocab()) {
-    const LogErrors errors;
+    const FirstError errors;
 
     model_.reset(llama_model_load_from_file(options.draft.c_str(), backend.model_params()));
     if (!model_) {

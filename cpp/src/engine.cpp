@@ -15,6 +15,10 @@ namespace dflash2 {
 namespace {
 
 void check_options(const EngineOptions & options) {
+    if (options.n_threads > GGML_MAX_N_THREADS) {
+        throw std::invalid_argument("[engine] n_threads is " + std::to_string(options.n_threads) +
+                                    ", ggml runs at most " + std::to_string(GGML_MAX_N_THREADS));
+    }
     const auto at_least = [](const char * name, int32_t value, int32_t low) {
         if (value < low) {
             throw std::invalid_argument(std::string("[engine] ") + name + " is " + std::to_string(value) +
@@ -178,14 +182,18 @@ Lattice Engine::draft_lattice(const std::vector<float> & features, Token anchor)
     if (anchor < 0 || anchor >= impl->target->n_vocab()) {
         throw std::invalid_argument("[draft_lattice] anchor " + std::to_string(anchor) + " is outside the vocabulary");
     }
-    impl->loop->reset();
+    // nothing of it may stay, also when it fails half way
+    struct Emptied {
+        Loop & loop;
+        explicit Emptied(Loop & loop) : loop(loop) { loop.reset(); }
+        ~Emptied() { loop.reset(); }
+    } const emptied(*impl->loop);
+
     for (int32_t pos = 0; pos < n_tokens; ++pos) {
         impl->drafter->stage(0, pos, features.data() + pos * width);
     }
     impl->drafter->inject();
-    Lattice lattice = impl->drafter->draft({ { 0, n_tokens, anchor } }).front();
-    impl->loop->reset();
-    return lattice;
+    return impl->drafter->draft({ { 0, n_tokens, anchor } }).front();
 }
 
 Stats Engine::stats() const {

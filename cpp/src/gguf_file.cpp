@@ -68,7 +68,7 @@ GgufFile::GgufFile(const std::string & path) : path_(path) {
     start_llama();
     check_kind(path);
 
-    const LogErrors  errors;
+    const FirstError errors;
     ggml_context *   tensors = nullptr;
     gguf_init_params params  = {};
     params.no_alloc          = true;
@@ -89,7 +89,7 @@ bool GgufFile::has_key(const std::string & key) const {
 void GgufFile::wrong_type(const std::string & key, const char * wanted) const {
     const char * found = gguf_type_name(gguf_get_kv_type(gguf_.get(), gguf_find_key(gguf_.get(), key.c_str())));
     throw ModelLoadError("[load] " + path_ + ": key " + key + " is of type " + found + ", " + wanted +
-                         " is needed: convert the drafter again");
+                         " is needed: convert the file again");
 }
 
 std::optional<int64_t> GgufFile::integer(const std::string & key) const {
@@ -116,9 +116,29 @@ std::optional<int64_t> GgufFile::integer(const std::string & key) const {
 int64_t GgufFile::required_integer(const std::string & key) const {
     const auto value = integer(key);
     if (!value) {
-        throw ModelLoadError("[load] " + path_ + ": key " + key + " is missing: convert the drafter again");
+        throw ModelLoadError("[load] " + path_ + ": key " + key + " is missing: convert the file again");
     }
     return *value;
+}
+
+bool GgufFile::is_array(const std::string & key) const {
+    const int64_t id = gguf_find_key(gguf_.get(), key.c_str());
+    return id >= 0 && gguf_get_kv_type(gguf_.get(), id) == GGUF_TYPE_ARRAY;
+}
+
+std::optional<double> GgufFile::number(const std::string & key) const {
+    const int64_t id = gguf_find_key(gguf_.get(), key.c_str());
+    if (id < 0) {
+        return std::nullopt;
+    }
+    switch (gguf_get_kv_type(gguf_.get(), id)) {
+    case GGUF_TYPE_FLOAT32:
+        return gguf_get_val_f32(gguf_.get(), id);
+    case GGUF_TYPE_FLOAT64:
+        return gguf_get_val_f64(gguf_.get(), id);
+    default:
+        wrong_type(key, "a number");
+    }
 }
 
 std::optional<bool> GgufFile::boolean(const std::string & key) const {
@@ -203,6 +223,19 @@ std::vector<bool> GgufFile::booleans(const std::string & key) const {
 
 bool GgufFile::has_tensor(const std::string & name) const {
     return gguf_find_tensor(gguf_.get(), name.c_str()) >= 0;
+}
+
+bool GgufFile::is_f32(const std::string & name) const {
+    const int64_t id = gguf_find_tensor(gguf_.get(), name.c_str());
+    return id >= 0 && gguf_get_tensor_type(gguf_.get(), id) == GGML_TYPE_F32;
+}
+
+std::vector<std::string> GgufFile::tensor_names() const {
+    std::vector<std::string> result((size_t) gguf_get_n_tensors(gguf_.get()));
+    for (size_t i = 0; i < result.size(); ++i) {
+        result[i] = gguf_get_tensor_name(gguf_.get(), (int64_t) i);
+    }
+    return result;
 }
 
 std::vector<int64_t> GgufFile::shape(const std::string & name) const {

@@ -23,7 +23,9 @@ public:
     bool has_key(const std::string & key) const;
 
     // Values of an absent key are absent. throws ModelLoadError for a value of another type
+    bool                       is_array(const std::string & key) const;
     std::optional<int64_t>     integer(const std::string & key) const;
+    std::optional<double>      number(const std::string & key) const;  // F32 or F64
     std::optional<bool>        boolean(const std::string & key) const;
     std::optional<std::string> text(const std::string & key) const;
     std::vector<int64_t>       integers(const std::string & key) const;  // of an array; empty when absent
@@ -33,7 +35,9 @@ public:
     // throws ModelLoadError naming the key when it is absent
     int64_t required_integer(const std::string & key) const;
 
-    bool has_tensor(const std::string & name) const;
+    bool                     has_tensor(const std::string & name) const;
+    bool                     is_f32(const std::string & name) const;
+    std::vector<std::string> tensor_names() const;
     // ggml order, trailing ones removed; empty when absent
     std::vector<int64_t> shape(const std::string & name) const;
 

@@ -15,7 +15,7 @@ constexpr size_t max_lines = 1000;
 
 std::mutex                                   mutex;
 std::deque<std::pair<LogLevel, std::string>> lines;
-thread_local LogErrors *                     errors = nullptr;
+thread_local FirstError *                    errors = nullptr;
 
 LogLevel to_level(ggml_log_level level) {
     switch (level) {
@@ -76,11 +76,11 @@ void log_line(LogLevel level, const std::string & line) {
     lines.emplace_back(level, line);
 }
 
-LogErrors::LogErrors() : outer_(errors) {
+FirstError::FirstError() : outer_(errors) {
     errors = this;
 }
 
-LogErrors::~LogErrors() {
+FirstError::~FirstError() {
     errors = outer_;
 }
 

@@ -12,23 +12,23 @@ void start_llama();
 
 void log_line(LogLevel level, const std::string & line);
 
-// Collects the errors that llama.cpp logs while it lives: its C functions report a cause only there.
-class LogErrors {
+// Keeps the first error that llama.cpp logs on this thread while it lives: its C functions report a cause only there.
+class FirstError {
 public:
-    LogErrors();
-    ~LogErrors();
+    FirstError();
+    ~FirstError();
 
-    LogErrors(const LogErrors &)             = delete;
-    LogErrors & operator=(const LogErrors &) = delete;
+    FirstError(const FirstError &)             = delete;
+    FirstError & operator=(const FirstError &) = delete;
 
-    // The first cause logged on this thread, without the name of the function that logged it; empty if there was none.
+    // Without the name of the function that logged it; empty if there was none.
     const std::string & cause() const { return first_; }
 
 private:
     friend void log_line(LogLevel level, const std::string & line);
 
-    std::string first_;
-    LogErrors * outer_;
+    std::string  first_;
+    FirstError * outer_;
 };
 
 }  // namespace dflash2

@@ -73,7 +73,9 @@ void Loop::admit() {
             const size_t size =
                 std::mismatch(held.begin(), held.end(), sequence->tokens.begin(), sequence->tokens.end()).first -
                 held.begin();
-            if (!taken[slot] && (best < 0 || size > best_size)) {
+            // without a prefix in common: rather an empty slot than one that holds a conversation
+            if (!taken[slot] &&
+                (best < 0 || size > best_size || (size == best_size && held.size() < slots_[best].size()))) {
                 best      = slot;
                 best_size = size;
             }
@@ -102,6 +104,10 @@ void Loop::reuse_prefix(Sequence & sequence) {
         }
         sequence.n_past = 0;
     }
+    // a windowed drafter needs only the end of a long prompt: what it holds would leave a hole before that
+    if (drafter_ && drafter_->first_needed(sequence.n_prompt) > sequence.n_past) {
+        drafter_->trim(slot, 0);
+    }
     slots_[slot].assign(sequence.tokens.begin(), sequence.tokens.begin() + sequence.n_past);
     sequence.stats.cached_tokens = sequence.n_past;
     total_.cached_tokens += sequence.n_past;
@@ -118,6 +124,8 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     if (running.empty()) {
         return;
     }
+    // llama.cpp joins only sequences whose ids follow each other into one micro-batch
+    std::sort(running.begin(), running.end(), [](const Sequence * a, const Sequence * b) { return a->slot < b->slot; });
 
     const int64_t start  = ggml_time_us();
     const Drafts  drafts = draft(running);
@@ -189,9 +197,8 @@ Loop::Drafts Loop::draft(const std::vector<Sequence *> & running) {
 Chunk Loop::decide(Sequence & sequence, const std::vector<Token> & draft, int32_t row) {
     const int32_t position = sequence.n_past;
 
-    const Verdict verdict = verify_match(sequence.sampler, target_, row, draft, [&](Token token) {
-        return sequence.is_stop_token(token) || llama_vocab_is_eog(target_.vocab(), token);
-    });
+    const Verdict verdict =
+        verify_match(sequence.sampler, target_, row, draft, [&](Token token) { return ends(sequence, token); });
 
     Chunk chunk      = emit(sequence, verdict.tokens, row);
     chunk.n_accepted = std::min(verdict.n_accepted, (int32_t) chunk.token_ids.size());
@@ -204,7 +211,8 @@ Chunk Loop::decide(Sequence & sequence, const std::vector<Token> & draft, int32_
     sequence.stats.record_cycle(n_draft, chunk.n_accepted);
     total_.record_cycle(n_draft, chunk.n_accepted);
     if (sequence.options.trace) {
-        chunk.cycle = Cycle{ position, n_draft, draft, chunk.n_accepted, chunk.token_ids.back() };
+        const Token last = chunk.token_ids.empty() ? no_token : chunk.token_ids.back();
+        chunk.cycle      = Cycle{ position, n_draft, draft, chunk.n_accepted, last };
     }
     return chunk;
 }
@@ -217,21 +225,27 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
         int32_t    n_rows;
     };
 
-    common_batch      batch(target_.context());
     std::vector<Part> parts;
+    int32_t           room = n_prefill_;
     for (const SequencePtr & sequence : sequences_) {
-        const int32_t n_rows = std::min(n_prefill_ - batch.size(), sequence->n_prompt - sequence->n_past);
-        if (sequence->slot < 0 || n_rows <= 0) {
-            continue;
-        }
-        parts.push_back({ sequence.get(), batch.size(), n_rows });
-        for (int32_t i = 0; i < n_rows; ++i) {
-            const int32_t pos = sequence->n_past + i;
-            batch.add(sequence->tokens[pos], pos, sequence->slot, pos == sequence->n_prompt - 1);
+        const int32_t n_rows = std::min(room, sequence->n_prompt - sequence->n_past);
+        if (sequence->slot >= 0 && n_rows > 0) {
+            parts.push_back({ sequence.get(), 0, n_rows });
+            room -= n_rows;
         }
     }
     if (parts.empty()) {
         return;
+    }
+    std::sort(parts.begin(), parts.end(),
+              [](const Part & a, const Part & b) { return a.sequence->slot < b.sequence->slot; });
+    common_batch batch(target_.context());
+    for (Part & part : parts) {
+        part.row = batch.size();
+        for (int32_t i = 0; i < part.n_rows; ++i) {
+            const int32_t pos = part.sequence->n_past + i;
+            batch.add(part.sequence->tokens[pos], pos, part.sequence->slot, pos == part.sequence->n_prompt - 1);
+        }
     }
 
     const int64_t start = ggml_time_us();
@@ -247,7 +261,9 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
         if (!sequence.in_prompt()) {
             const int32_t last  = part.row + part.n_rows - 1;
             const Token   token = sequence.sampler.sample(target_, last);
-            sequence.sampler.accept(token);
+            if (token != no_token) {
+                sequence.sampler.accept(token);
+            }
             sequence.first_token_us = ggml_time_us();
             chunks.push_back(emit(sequence, { token }, last));
         }
@@ -259,11 +275,22 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
     }
 }
 
+// Whether an answer is complete with this token
+bool Loop::ends(const Sequence & sequence, Token token) const {
+    return sequence.is_stop_token(token) ||
+           (!sequence.options.ignore_eos && llama_vocab_is_eog(target_.vocab(), token));
+}
+
 // Appends tokens to the answer until one of them ends it. row: the one that gave the first of them
 Chunk Loop::emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row) {
     Chunk chunk;
     chunk.request_id = sequence.id;
     for (const Token token : tokens) {
+        if (token == no_token) {
+            sequence.finish_reason = "stop";
+            chunk.text += sequence.text.finish();
+            break;
+        }
         sequence.tokens.push_back(token);
         chunk.token_ids.push_back(token);
         if (sequence.options.logprobs >= 0) {
@@ -271,12 +298,11 @@ Chunk Loop::emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t
             chunk.logprobs.push_back(row_logprobs(target_, source, token, sequence.options.logprobs));
         }
 
-        const bool ends = sequence.is_stop_token(token) ||
-                          (!sequence.options.ignore_eos && llama_vocab_is_eog(target_.vocab(), token));
-        if (!ends) {
+        const bool last = ends(sequence, token);
+        if (!last) {
             chunk.text += sequence.text.push(common_token_to_piece(target_.vocab(), token, /*special=*/false));
         }
-        if (ends || sequence.text.stopped()) {
+        if (last || sequence.text.stopped()) {
             sequence.finish_reason = "stop";
         } else if (sequence.n_generated() >= sequence.options.max_tokens ||
                    (int32_t) sequence.tokens.size() > target_.n_ctx()) {

@@ -5,7 +5,6 @@
 #include "target.h"
 
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,6 +41,7 @@ private:
     Drafts draft(const std::vector<Sequence *> & running);
     Chunk  decide(Sequence & sequence, const std::vector<Token> & draft, int32_t row);
     void   evaluate_prompts(std::vector<Chunk> & chunks);
+    bool   ends(const Sequence & sequence, Token token) const;
     Chunk  emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
     void   keep(Sequence & sequence, int32_t row, int32_t n_rows);
     void   retire(std::vector<Chunk> & chunks);

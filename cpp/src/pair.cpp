@@ -1,6 +1,7 @@
 #include "pair.h"
 
 #include "dflash2/errors.h"
+#include "gguf_checks.h"
 #include "logging.h"
 
 #include <algorithm>
@@ -10,49 +11,24 @@ namespace dflash2 {
 
 namespace {
 
-using Shape = std::vector<int64_t>;
-
-[[noreturn]] void bad_file(const GgufFile & file, const std::string & what) {
-    throw ModelLoadError("[load] " + file.path() + ": " + what);
-}
+// A block is a handful of tokens; what exceeds this is damaged, and would be paid for in vocabulary rows
+constexpr int32_t max_block = 256;
 
 [[noreturn]] void mismatch(const std::string & what) {
     throw ModelMismatch("[load] " + what);
-}
-
-std::string to_string(const Shape & shape) {
-    std::string result = "[";
-    for (const int64_t n : shape) {
-        result += (result.size() > 1 ? ", " : "") + std::to_string(n);
-    }
-    return result + "]";
-}
-
-void check_shape(const GgufFile & file, const std::string & name, const Shape & wanted) {
-    const Shape found = file.shape(name);
-    if (found.empty()) {
-        bad_file(file, "tensor " + name +
-                           " is missing, a DFlash drafter with these settings needs it: convert the drafter again");
-    }
-    if (found != wanted) {
-        bad_file(file, "tensor " + name + " has shape " + to_string(found) + ", its settings need " +
-                           to_string(wanted) + ": convert the drafter again");
-    }
-}
-
-int32_t positive(const GgufFile & file, const std::string & key) {
-    const int64_t value = file.required_integer(key);
-    if (value < 1 || value > INT32_MAX) {
-        bad_file(file, "key " + key + " is " + std::to_string(value) +
-                           ", a positive number is needed: convert the drafter again");
-    }
-    return (int32_t) value;
 }
 
 // Families that share the architecture name or its loader but not the way of drafting
 void refuse_relatives(const GgufFile & file) {
     if (file.has_tensor("markov_w1.weight")) {
         bad_file(file, "this is a DSpark drafter (tensor markov_w1.weight), DFlash or DFlash 2 is needed");
+    }
+    if (file.integer("dflash.hyper_connection_count").value_or(0) > 0) {
+        bad_file(file,
+                 "this is a drafter for DeepSeek V4 (dflash.hyper_connection_count), DFlash or DFlash 2 is needed");
+    }
+    if (file.has_tensor("d2t")) {
+        bad_file(file, "it drafts from a reduced vocabulary (tensor d2t), which is not supported");
     }
     if (file.boolean("dflash.sample_from_anchor").value_or(false)) {
         bad_file(
@@ -118,17 +94,26 @@ void check_attention(const GgufFile & file, DrafterInfo & info) {
         bad_file(file,
                  "attention.key_length " + std::to_string(key) + " differs from value_length " + std::to_string(value));
     }
+    const auto sections = file.integers("dflash.rope.dimension_sections");
+    if (!sections.empty() && (sections.size() != 4 || sections[0] < 1)) {
+        bad_file(file, "rope.dimension_sections must be four numbers, of which the first is at least 1");
+    }
     const int64_t n_rot = file.integer("dflash.rope.dimension_count").value_or(key);
     if (n_rot < 2 || n_rot > key || n_rot % 2 != 0) {
         bad_file(file, "rope.dimension_count is " + std::to_string(n_rot) + ", an even number up to the head size " +
                            std::to_string(key) + " is needed");
     }
 
-    info.causal        = file.boolean("dflash.attention.causal").value_or(false);
-    info.window        = (int32_t) file.integer("dflash.attention.sliding_window").value_or(0);
+    info.causal = file.boolean("dflash.attention.causal").value_or(false);
+    info.window =
+        file.has_key("dflash.attention.sliding_window") ? positive(file, "dflash.attention.sliding_window") : 0;
     const auto pattern = file.booleans("dflash.attention.sliding_window_pattern");
     if (info.window == 0) {
         return;
+    }
+    if (std::none_of(pattern.begin(), pattern.end(), [](bool sliding) { return sliding; })) {
+        bad_file(file, "attention.sliding_window is " + std::to_string(info.window) +
+                           ", but attention.sliding_window_pattern names no layer that slides");
     }
     if ((int64_t) pattern.size() != info.n_layer) {
         bad_file(file, "attention.sliding_window_pattern has " + std::to_string(pattern.size()) + " entries for " +
@@ -139,6 +124,19 @@ void check_attention(const GgufFile & file, DrafterInfo & info) {
     if (info.window < info.block_size) {
         bad_file(file, "attention.sliding_window " + std::to_string(info.window) + " is smaller than the block of " +
                            std::to_string(info.block_size));
+    }
+}
+
+// llama.cpp's CPU kernels for these take F32 and end the process over anything else
+void check_f32(const GgufFile & file) {
+    for (const std::string & name : file.tensor_names()) {
+        const auto ends_with = [&](const std::string & end) {
+            return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+        };
+        if ((ends_with("norm.weight") || ends_with("conv_base") || ends_with("attn_sinks.weight")) &&
+            !file.is_f32(name)) {
+            bad_file(file, "tensor " + name + " is not F32: convert the drafter again");
+        }
     }
 }
 
@@ -153,9 +151,11 @@ void check_target(const GgufFile & file) {
         bad_file(file, "this is a drafter (architecture dflash), it was given as the target: give it as `draft` and "
                        "its target as `model`");
     }
-    if (!file.has_tensor("token_embd.weight")) {
+    // the first of several files may hold no tensor at all
+    if (!file.has_tensor("token_embd.weight") && file.integer("split.count").value_or(1) < 2) {
         bad_file(file, "this GGUF of architecture " + arch + " is no text model: tensor token_embd.weight is missing");
     }
+    check_model(file);
 }
 
 DrafterInfo check_drafter(const GgufFile & file) {
@@ -165,14 +165,16 @@ DrafterInfo check_drafter(const GgufFile & file) {
                            ", a drafter has dflash: this file cannot be given as `draft`");
     }
     refuse_relatives(file);
+    check_model(file);
 
     DrafterInfo info;
     info.n_embd        = positive(file, "dflash.embedding_length");
     info.n_layer       = positive(file, "dflash.block_count");
     info.block_size    = positive(file, "dflash.block_size");
-    info.target_layers = (int32_t) file.integer("dflash.target_block_count").value_or(0);
-    if (info.block_size < 2) {
-        bad_file(file, "dflash.block_size is 1: an anchor and at least one slot are needed");
+    info.target_layers = file.has_key("dflash.target_block_count") ? positive(file, "dflash.target_block_count") : 0;
+    if (info.block_size < 2 || info.block_size > max_block) {
+        bad_file(file, "dflash.block_size is " + std::to_string(info.block_size) +
+                           ", from 2 (an anchor and a slot) to " + std::to_string(max_block) + " is needed");
     }
 
     for (const int64_t tap : file.integers("dflash.target_layers")) {
@@ -188,15 +190,18 @@ DrafterInfo check_drafter(const GgufFile & file) {
 
     const auto n_vocab = (int64_t) file.texts("tokenizer.ggml.tokens").size();
     const auto mask    = file.integer("tokenizer.ggml.mask_token_id");
-    if (n_vocab == 0) {
-        bad_file(file, "it holds no tokenizer (key tokenizer.ggml.tokens): convert the drafter again, with its target");
-    }
     if (!mask || *mask < 0 || *mask >= n_vocab) {
         bad_file(file, "tokenizer.ggml.mask_token_id is " + (mask ? std::to_string(*mask) : "missing") +
                            ", an id below the vocabulary size " + std::to_string(n_vocab) + " is needed");
     }
     info.mask_token = (Token) *mask;
 
+    for (const char * name : { "token_embd.weight", "output.weight" }) {
+        if (file.has_tensor(name)) {
+            check_shape(file, name, { info.n_embd, n_vocab });
+        }
+    }
+    check_f32(file);
     check_shape(file, "fc.weight", { (int64_t) info.taps.size() * info.n_embd, info.n_embd });
     check_selector(file, info, n_vocab);
     check_attention(file, info);

@@ -37,8 +37,8 @@ bool has_suppressed_tokens(const llama_vocab * vocab) {
 
 bool is_plain_argmax(const SamplingOptions & options, const llama_vocab * vocab) {
     return options.temperature == 0.0f && options.repetition_penalty == 1.0f && options.presence_penalty == 0.0f &&
-           options.frequency_penalty == 0.0f && options.dry_multiplier == 0.0f && options.xtc_probability == 0.0f &&
-           options.mirostat == 0 && !options.ignore_eos && options.logit_bias.empty() && options.grammar.empty() &&
+           options.frequency_penalty == 0.0f && options.dry_multiplier == 0.0f && options.mirostat == 0 &&
+           !options.ignore_eos && options.logit_bias.empty() && options.grammar.empty() &&
            options.json_schema.empty() && !has_suppressed_tokens(vocab);
 }
 
@@ -58,22 +58,25 @@ common_grammar make_grammar(const SamplingOptions & options) {
 }
 
 common_params_sampling to_common(const SamplingOptions & options, const Target & target) {
+    // as much as there can be, since the samplers allocate what they are asked for
     const auto window = [&](int32_t n) {
-        return n < 0 ? target.n_ctx() : n;
+        return n < 0 ? target.n_ctx() : std::min(n, target.n_ctx());
     };
+    // greedy means the likeliest token: some samplers could remove it, or draw another
+    const bool greedy = options.temperature == 0.0f;
 
     common_params_sampling params;
     params.no_perf               = true;
     params.seed                  = options.seed;
-    params.temp                  = options.temperature;
+    params.temp                  = greedy ? 0.0f : std::max(options.temperature, 1e-5f);  // less overflows
     params.top_k                 = options.top_k;
     params.top_p                 = options.top_p;
     params.min_p                 = options.min_p;
-    params.typ_p                 = options.typical_p;
+    params.typ_p                 = greedy ? 1.0f : options.typical_p;
     params.top_n_sigma           = options.top_n_sigma;
-    params.xtc_probability       = options.xtc_probability;
+    params.xtc_probability       = greedy ? 0.0f : options.xtc_probability;
     params.xtc_threshold         = options.xtc_threshold;
-    params.dynatemp_range        = options.dynatemp_range;
+    params.dynatemp_range        = greedy ? 0.0f : options.dynatemp_range;
     params.dynatemp_exponent     = options.dynatemp_exponent;
     params.penalty_repeat        = options.repetition_penalty;
     params.penalty_present       = options.presence_penalty;
@@ -138,9 +141,9 @@ void check_sampling(const SamplingOptions & options, const Target & target) {
     }
     for (const auto & [token, bias] : options.logit_bias) {
         check_token("logit_bias", token, target.n_vocab());
-        if (std::isnan(bias)) {
+        if (std::isnan(bias) || bias == INFINITY) {
             throw std::invalid_argument("[sampling] logit_bias of token id " + std::to_string(token) +
-                                        " is not a number");
+                                        " must be a number, or minus infinity to ban the token");
         }
     }
     for (const std::string & stop : options.stop) {
@@ -170,17 +173,30 @@ Sampler::Sampler(const SamplingOptions & options, const Target & target, const s
 
 Token Sampler::sample(const Target & target, int32_t row) {
     const float * logits = target.logits(row);
-    const Token   best   = argmax(logits, target.n_vocab());
-    if (!std::isfinite(logits[best])) {
-        throw Error("[engine] the target's logits are not finite numbers: the model file is damaged, or its "
-                    "activations overflow");
+    const Token   token =
+        chain_ ? common_sampler_sample(chain_.get(), target.context(), row) : argmax(logits, target.n_vocab());
+    if (!std::isfinite(logits[token])) {
+        throw Error(
+            "[engine] the target's logits are not finite numbers: the model file is damaged, or its activations "
+            "overflow");
     }
-    return chain_ ? common_sampler_sample(chain_.get(), target.context(), row) : best;
+    if (chain_) {
+        const llama_token_data_array * candidates = common_sampler_get_candidates(chain_.get(), /*do_sort=*/false);
+        if (!std::isfinite(candidates->data[candidates->selected].logit)) {
+            return no_token;
+        }
+    }
+    return token;
 }
 
 void Sampler::accept(Token token) {
-    if (chain_) {
+    if (!chain_) {
+        return;
+    }
+    try {
         common_sampler_accept(chain_.get(), token, /*is_generated=*/true);
+    } catch (const std::exception & error) {
+        throw Error(std::string("[engine] the grammar cannot go on after a token it allowed: ") + error.what());
     }
 }
 

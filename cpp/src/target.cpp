@@ -3,6 +3,7 @@
 #include "dflash2/errors.h"
 #include "llama-ext.h"
 #include "logging.h"
+#include "process.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,22 +11,9 @@
 
 namespace dflash2 {
 
-void process(llama_context * context, common_batch & batch, const char * what) {
-    const LogErrors errors;
-    const int32_t   rc = llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch.get());
-    if (rc == 2) {
-        throw Interrupted();
-    }
-    if (rc != 0) {
-        const std::string cause = errors.cause().empty() ? "" : ": " + errors.cause();
-        throw Error(std::string("[engine] the ") + what + " could not evaluate " + std::to_string(batch.size()) +
-                    " rows (llama.cpp returned " + std::to_string(rc) + ")" + cause);
-    }
-}
-
 Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps) :
-    taps_(std::move(taps)) {
-    const LogErrors errors;
+    taps_(std::move(taps)), tap_rows_(taps_.size()) {
+    const FirstError errors;
 
     model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params()));
     if (!model_) {
@@ -36,6 +24,11 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     }
 
     const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : llama_model_n_ctx_train(model_.get());
+    if (n_ctx * options.n_parallel > (int64_t) UINT32_MAX / 2) {
+        throw std::invalid_argument("[load] " + std::to_string(options.n_parallel) + " sequences of " +
+                                    std::to_string(n_ctx) +
+                                    " tokens are more than llama.cpp can count: lower n_ctx or n_parallel");
+    }
     // The rows of one cycle of all sequences go through one decode. One more, because llama.cpp aborts when the rows
     // that a recurrent target may take back fill a micro-batch
     const int32_t n_rows = options.n_parallel * (n_draft + 1) + 1;
@@ -56,7 +49,7 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
         throw ModelLoadError("[load] no context of " + std::to_string(options.n_parallel) + " x " +
                              std::to_string(n_ctx) + " tokens for " + options.model + ": " + errors.cause());
     }
-    if (!llama_get_memory(context_.get())) {
+    if (!llama_get_memory(context_.get()) || !llama_get_causal_attn(context_.get())) {
         throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
     }
     const bool has_state = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
@@ -92,6 +85,10 @@ void Target::warm_up() {
 
 void Target::decode(common_batch & batch) {
     process(context_.get(), batch, "target");
+    // each of these waits for the device, so not once for every row
+    for (size_t i = 0; i < taps_.size(); ++i) {
+        tap_rows_[i] = llama_get_embeddings_layer_inp(context_.get(), (uint32_t) taps_[i]);
+    }
 }
 
 const float * Target::logits(int32_t row) const {
@@ -100,8 +97,7 @@ const float * Target::logits(int32_t row) const {
 
 void Target::read_features(int32_t row, float * out) const {
     const size_t n = n_embd();
-    for (const int32_t tap : taps_) {
-        const float * layer = llama_get_embeddings_layer_inp(context_.get(), (uint32_t) tap);
+    for (const float * layer : tap_rows_) {
         std::memcpy(out, layer + row * n, n * sizeof(float));
         out += n;
     }

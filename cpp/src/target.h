@@ -38,7 +38,6 @@ public:
     llama_context *              context() const { return context_.get(); }
     const llama_vocab *          vocab() const { return llama_model_get_vocab(model_.get()); }
     int32_t                      n_ctx() const { return n_ctx_; }
-    int32_t                      n_batch() const { return (int32_t) llama_n_batch(context_.get()); }
     int32_t                      n_vocab() const { return llama_vocab_n_tokens(vocab()); }
     int32_t                      n_embd() const { return llama_model_n_embd(model_.get()); }
     int32_t                      n_features() const { return (int32_t) taps_.size() * n_embd(); }
@@ -47,13 +46,11 @@ public:
 private:
     void warm_up();
 
-    std::vector<int32_t> taps_;
-    llama_model_ptr      model_;
-    llama_context_ptr    context_;
-    int32_t              n_ctx_ = 0;
+    std::vector<int32_t>       taps_;
+    std::vector<const float *> tap_rows_;  // [taps] of the last decode
+    llama_model_ptr            model_;
+    llama_context_ptr          context_;
+    int32_t                    n_ctx_ = 0;
 };
-
-// Runs one batch on any context and turns llama.cpp's return codes into exceptions. throws Error, Interrupted
-void process(llama_context * context, common_batch & batch, const char * what);
 
 }  // namespace dflash2

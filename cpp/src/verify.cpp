@@ -10,8 +10,11 @@ Verdict verify_match(Sampler &                          sampler,
     Verdict verdict;
     for (size_t i = 0; i <= draft.size(); ++i) {
         const Token token = sampler.sample(target, row + (int32_t) i);
-        sampler.accept(token);
         verdict.tokens.push_back(token);
+        if (token == no_token) {
+            break;
+        }
+        sampler.accept(token);
 
         const bool accepted = i < draft.size() && token == draft[i];
         verdict.n_accepted += accepted ? 1 : 0;

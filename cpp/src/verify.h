@@ -9,7 +9,7 @@
 namespace dflash2 {
 
 // What the target made of one verified block: the accepted draft tokens, then one token of its own (the bonus token),
-// unless a token that ends the answer came first.
+// unless a token that ends the answer came first. The last may be no_token.
 struct Verdict {
     std::vector<Token> tokens;
     int32_t            n_accepted = 0;

@@ -9,7 +9,7 @@ import secrets
 from typing import cast
 
 from dflash2 import _core
-from dflash2.paths import LIBRARIES
+from dflash2.paths import PROGRAMS
 from dflash2.sampling import SCALAR_FIELDS, SamplingParams
 from dflash2.types import (
     Cycle,
@@ -102,7 +102,7 @@ def generation_result(chunks: list[GenerationChunk], params: SamplingParams) -> 
 @functools.cache
 def load_backends() -> None:
     """Load the backends that were built as plugins of this package."""
-    _core.load_backends(str(LIBRARIES))
+    _core.load_backends(str(PROGRAMS))
 
 
 def forward_log() -> None:

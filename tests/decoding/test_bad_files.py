@@ -138,7 +138,41 @@ BROKEN_DRAFTERS: list[tuple[dict[str, Any], str]] = [
     (set_kv("dflash.sample_from_anchor", True), "sample_from_anchor"),
     (set_kv("dflash.attention.causal", "yes"), "attention.causal is of type str"),
     (set_kv("dflash.hidden_activation", "relu6"), "relu6"),
+    (set_kv("dflash.block_size", 100_000), "dflash.block_size is 100000"),
+    (set_kv("dflash.hyper_connection_count", 4), "hyper_connection_count"),
+    (set_kv("dflash.rope.dimension_sections", [0, 0, 0, 5]), "rope.dimension_sections"),
+    (set_kv("dflash.attention.layer_norm_rms_epsilon", -1.0), "epsilon is -1"),
+    (set_kv("tokenizer.ggml.model", "none"), "tokenizer.ggml.model is none"),
+    ({"rename": {"blk.0.ffn_norm.weight": "d2t"}}, "d2t"),
 ]
+
+# change of the target, and what the message must name
+BROKEN_TARGETS: list[tuple[dict[str, Any], str]] = [
+    (drop("blk.3.attn_q.weight"), "blk.3.attn_q.weight"),
+    (drop("qwen3.block_count"), "qwen3.block_count is missing"),
+    (set_kv("qwen3.block_count", 0), "qwen3.block_count is 0"),
+    (set_kv("qwen3.block_count", 513), "qwen3.block_count is 513"),
+    (set_kv("qwen3.nextn_predict_layers", 5), "qwen3.nextn_predict_layers is 5"),
+    (set_kv("qwen3.expert_count", 5000), "qwen3.expert_count is 5000"),
+    (set_kv("qwen3.expert_used_count", 2), "qwen3.expert_used_count is 2"),
+    (set_kv("qwen3.rope.scaling.type", "magic"), "rope.scaling.type is 'magic'"),
+    (set_kv("qwen3.rope.dimension_count", 31), "rope.dimension_count is 31"),
+    (set_kv("qwen3.attention.layer_norm_rms_epsilon", float("nan")), "epsilon"),
+    (set_kv("qwen3.attention.causal", False), "from left to right"),
+    (set_kv("tokenizer.ggml.tokens", ["a"] * 320), "holds 'a' twice"),
+    (set_kv("tokenizer.ggml.model", "no_vocab"), "tokenizer.ggml.model is no_vocab"),
+    (set_kv("tokenizer.ggml.model", "telepathy"), "telepathy"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), BROKEN_TARGETS, ids=[str(change)[:80] for change, _ in BROKEN_TARGETS]
+)
+def test_broken_target(
+    scratch_file: Path, dense_pair: Pair, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        open_engine(mutate_gguf(dense_pair.target, scratch_file, **change))
 
 
 @pytest.mark.parametrize(
@@ -149,6 +183,29 @@ def test_broken_drafter(
 ) -> None:
     with pytest.raises(ModelLoadError, match=message):
         open_engine(dense_pair.target, mutate_gguf(dense_pair.drafter, scratch_file, **change))
+
+
+def test_window_that_no_layer_has(dense_target: Path, make_drafter: Make) -> None:
+    with pytest.raises(ModelLoadError, match="names no layer that slides"):
+        open_engine(dense_target, make_drafter(window=16, sliding=(False, False)))
+
+
+def test_kernel_that_is_not_f32(scratch_file: Path, dense_pair: Pair) -> None:
+    reader = gguf.GGUFReader(dense_pair.drafter)
+    kernel = next(t for t in reader.tensors if t.name == "blk.0.attn_conv_base")
+    data = bytearray(dense_pair.drafter.read_bytes())
+    # the type stands after the name, the number of dimensions and their sizes
+    at = (
+        data.index(b"blk.0.attn_conv_base")
+        + len("blk.0.attn_conv_base")
+        + 4
+        + 8 * len(kernel.shape)
+    )
+    assert int.from_bytes(data[at : at + 4], "little") == gguf.GGMLQuantizationType.F32
+    data[at : at + 4] = gguf.GGMLQuantizationType.F16.to_bytes(4, "little")
+    scratch_file.write_bytes(data)
+    with pytest.raises(ModelLoadError, match=r"attn_conv_base is not F32|damaged"):
+        open_engine(dense_pair.target, scratch_file)
 
 
 def test_window_narrower_than_the_block(dense_target: Path, make_drafter: Make) -> None:

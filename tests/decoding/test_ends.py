@@ -1,5 +1,6 @@
 """Where an answer ends, and that the place in the block does not matter."""
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -64,6 +65,26 @@ def test_end_token_ends_and_can_be_ignored(open_engine: Open, permutation_pair: 
         assert answer.finish_reason == "stop"
         ignored = SamplingParams(max_tokens=9, ignore_eos=True)
         assert engine.generate("abc", ignored).text == "defghijkl"
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_grammar_that_allows_nothing_more_ends_the_answer(
+    open_engine: Open, permutation_pair: Pair, speculative: bool
+) -> None:
+    engine = open_engine(
+        permutation_pair.target, permutation_pair.drafter if speculative else None, n_parallel=2
+    )
+    other = engine.stream("abc", SamplingParams(max_tokens=30))
+    next(other)
+    # after the last letter only the end token is allowed, and that is banned
+    params = SamplingParams(grammar='root ::= "defghij"', ignore_eos=True)
+    answer = engine.generate("abc", params)
+    assert (answer.text, answer.finish_reason) == ("defghij", "stop")
+    banned = SamplingParams(grammar='root ::= "d"', logit_bias={ord("d"): -math.inf})
+    answer = engine.generate("abc", banned)
+    assert (answer.text, answer.token_ids, answer.finish_reason) == ("", [], "stop")
+    rest = "".join(chunk.text for chunk in other)
+    assert ("d" + rest)[:30] == ("defghijklmnop" + LETTERS * 2)[:30]
 
 
 def test_answers_end_with_the_context(open_engine: Open, permutation_pair: Pair) -> None:

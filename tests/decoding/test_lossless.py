@@ -93,6 +93,34 @@ def test_the_rule_match_draws_the_same_tokens(
     assert accepted > 0, "nothing was accepted: the test shows nothing"
 
 
+def test_temperature_0_is_greedy_whatever_else_is_set(
+    open_engine: Open, wavering_pair: Pair
+) -> None:
+    engine = open_engine(*wavering_pair)
+    for prompt in prompts(3):
+        penalised = SamplingParams(max_tokens=40, repetition_penalty=1.1)
+        expected = engine.generate(prompt, penalised).token_ids
+        for seed in (1, 2):
+            more = SamplingParams(
+                max_tokens=40,
+                repetition_penalty=1.1,
+                dynatemp_range=2.0,
+                typical_p=0.1,
+                xtc_probability=1.0,
+                top_k=7,
+                seed=seed,
+            )
+            assert engine.generate(prompt, more).token_ids == expected
+
+
+def test_tiny_temperature_is_greedy(open_engine: Open, wavering_pair: Pair) -> None:
+    engine = open_engine(*wavering_pair)
+    for prompt in prompts(3):
+        expected = engine.generate(prompt, SamplingParams(max_tokens=20)).token_ids
+        tiny = SamplingParams(max_tokens=20, temperature=1e-40)
+        assert engine.generate(prompt, tiny).token_ids == expected
+
+
 def test_permutation_accepts_whole_blocks(open_engine: Open, permutation_pair: Pair) -> None:
     engine = open_engine(*permutation_pair)
     answer = engine.generate(LIVE_TOKENS[:3], SamplingParams(max_tokens=1 + 5 * 8))

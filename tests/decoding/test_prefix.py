@@ -46,6 +46,24 @@ def test_drafts_after_a_rollback_are_those_of_a_cold_run(
     assert answer.trace == cold_trace(open_, prompt)
 
 
+@pytest.mark.parametrize("mrope", [False, True], ids=["rope", "mrope"])
+def test_long_addition_leaves_no_hole_in_a_window(
+    request: pytest.FixtureRequest, make_drafter: Callable[..., Path], mrope: bool
+) -> None:
+    target = request.getfixturevalue("hybrid_target" if mrope else "dense_target")
+
+    def open_() -> Dflash2Engine:
+        return Dflash2Engine(
+            target, make_drafter(window=WINDOW, mrope=mrope), device="cpu", n_threads=1, n_ctx=512
+        )
+
+    tokens = (prompts(1, 41)[0] * 20)[:200]
+    with open_() as engine:
+        for prompt in (tokens[:20], tokens[:120], tokens[:60] + tokens[150:], tokens[:25]):
+            answer = engine.generate(prompt, PARAMS)
+            assert answer.trace == cold_trace(open_, prompt)
+
+
 def test_a_conversation_evaluates_only_what_is_new(open_engine: Open, wavering_pair: Pair) -> None:
     engine = Dflash2Engine(*wavering_pair, device="cpu", n_threads=1, n_ctx=512)
     plain = open_engine(wavering_pair.target)
