@@ -76,20 +76,31 @@ def check_fit(config: DrafterConfig, target: Target) -> None:
     Raises:
         ConversionError: A size differs, or a tap cannot be read in this target.
     """
-    for key, found, wanted in (
-        ("hidden_size", config.hidden_size, target.n_embd),
-        ("vocab_size", config.vocab_size, target.n_vocab),
-        ("num_target_layers", config.num_target_layers, target.n_layers),
-    ):
-        if found not in (None, wanted):
-            raise mismatch(found, at=f"config.json: {key}", needed=f"{wanted} as in {target.name}")
+    if found := misfits(config, target):
+        message = "; ".join(found)
+        raise ConversionError(message)
+
+
+def misfits(config: DrafterConfig, target: Target) -> list[str]:
+    """Lists everything in which a drafter was made for another target than this one."""
+    found = [
+        str(mismatch(value, at=f"config.json: {key}", needed=f"{wanted} as in {target.name}"))
+        for key, value, wanted in (
+            ("hidden_size", config.hidden_size, target.n_embd),
+            ("vocab_size", config.vocab_size, target.n_vocab),
+            ("num_target_layers", config.num_target_layers, target.n_layers),
+        )
+        if value not in (None, wanted)
+    ]
     # A tap is read at the input of the layer after it, so the last layer has none.
     highest = target.n_layers - 2
-    for layer in config.target_layer_ids:
-        if layer > highest:
-            raise mismatch(
-                layer,
-                at="config.json: an entry of target_layer_ids",
-                needed=f"at most {highest}, as {target.name} has {target.n_layers} layers "
-                "and the last one's output cannot be tapped",
-            )
+    needed = (
+        f"at most {highest}, as {target.name} has {target.n_layers} layers "
+        "and the last one's output cannot be tapped"
+    )
+    found += [
+        str(mismatch(layer, at="config.json: an entry of target_layer_ids", needed=needed))
+        for layer in config.target_layer_ids
+        if layer > highest
+    ]
+    return found
