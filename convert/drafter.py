@@ -13,7 +13,7 @@ from .checkpoint import open_checkpoint
 from .config import parse_config
 from .errors import ConversionError, mismatch
 from .families import refuse_other_families
-from .gguf_metadata import MetadataValue
+from .gguf_values import MetadataValue
 from .metadata import drafter_metadata
 from .quantize import OutType, encode, tensor_type
 from .safetensors import SourceTensor

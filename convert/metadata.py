@@ -3,7 +3,7 @@
 from gguf import GGML_QUANT_VERSION, GGUFValueType
 
 from .config import DrafterConfig
-from .gguf_metadata import MetadataValue
+from .gguf_values import MetadataValue
 from .quantize import FILE_TYPES, OutType
 from .target import Target
 

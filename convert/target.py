@@ -5,7 +5,8 @@ from pathlib import Path
 
 from .config import DrafterConfig
 from .errors import ConversionError, mismatch
-from .gguf_metadata import MetadataValue, read_metadata
+from .gguf_metadata import read_metadata
+from .gguf_values import MetadataValue
 
 
 @dataclass(frozen=True)

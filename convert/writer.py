@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFWriter
 
-from .gguf_metadata import MetadataValue
+from .gguf_values import MetadataValue
 from .quantize import n_bytes
 
 

@@ -1,0 +1,163 @@
+"""Reads GGUF files whole: keys, and tensors by range."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from .errors import ConversionError, mismatch
+from .gguf_metadata import GgufHead, open_gguf
+from .gguf_values import DamagedError, GgufValues, MetadataValue
+from .quantize import n_bytes
+
+_MAX_DIMENSIONS = 4  # ggml's own limit
+_SMALLEST_ENTRY = 8 + 4 + 4 + 8  # bytes of an empty name, no dimension, type and offset
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """A tensor of a GGUF file; its weights stay on disk until they are read.
+
+    Attributes:
+        path: The file that holds it.
+        name: Its name in that file.
+        type: Its GGUF type.
+        shape: Its shape, slowest dimension first.
+        offset: Where its first byte lies in the file.
+    """
+
+    path: Path
+    name: str
+    type: GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in the file."""
+        return n_bytes(self.shape, self.type)
+
+    def read_rows(self, max_bytes: int) -> Iterator[NDArray[np.float32]]:
+        """Yields the weights in order as float32 [rows, last dimension].
+
+        Args:
+            max_bytes: Size of one piece as float32; a single row may be larger.
+
+        Raises:
+            ConversionError: The type cannot be read, or the file ends early.
+        """
+        columns = self.shape[-1]
+        row_bytes = n_bytes((columns,), self.type)
+        rows_left = math.prod(self.shape[:-1])
+        rows_per_piece = max(1, max_bytes // (4 * columns))
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            while rows_left:
+                rows = min(rows_left, rows_per_piece)
+                stored = np.fromfile(file, np.uint8, rows * row_bytes)
+                if stored.size != rows * row_bytes:
+                    message = f"{self.path.name}: tensor {self.name} ends before its last row"
+                    raise ConversionError(message)
+                yield self._dequantized(stored).reshape(rows, columns)
+                rows_left -= rows
+
+    def _dequantized(self, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
+        try:
+            values: NDArray[np.float32] = dequantize(stored, self.type)
+        except NotImplementedError as error:
+            message = (
+                f"{self.path.name}: tensor {self.name} is {self.type.name}, "
+                "needed: a type of floating-point weights"
+            )
+            raise ConversionError(message) from error
+        return values
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """A GGUF file with its head read.
+
+    Attributes:
+        path: Where it lies.
+        metadata: Its keys in file order.
+        tensors: Its tensors in file order, by name.
+    """
+
+    path: Path
+    metadata: dict[str, MetadataValue]
+    tensors: dict[str, GgufTensor]
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Reads the keys of a GGUF file and where its tensors lie.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConversionError: It is no GGUF file, or damaged, or cut short.
+    """
+    with open_gguf(path) as head:
+        tensors = _read_tensors(path, head)
+    return GgufFile(path, head.metadata, tensors)
+
+
+def _read_tensors(path: Path, head: GgufHead) -> dict[str, GgufTensor]:
+    alignment = head.metadata.get("general.alignment")
+    step = GGUF_DEFAULT_ALIGNMENT if alignment is None else alignment.value
+    if not isinstance(step, int) or step < 1:
+        raise mismatch(step, at=f"{path.name}: general.alignment", needed="a number of bytes")
+    left = path.stat().st_size - head.values.position
+    if head.n_tensors * _SMALLEST_ENTRY > left:
+        message = f"it names {head.n_tensors} tensors, {left} bytes are left for them"
+        raise DamagedError(message)
+    entries = [_read_entry(path, head.values) for _ in range(head.n_tensors)]
+    data_start = -(-head.values.position // step) * step
+    tensors: dict[str, GgufTensor] = {}
+    for name, type_, shape, offset in entries:
+        if name in tensors:
+            message = f"tensor {name} appears twice"
+            raise DamagedError(message)
+        tensors[name] = GgufTensor(path, name, type_, shape, data_start + offset)
+    _check_places(path, tensors, data_start, step)
+    return tensors
+
+
+def _read_entry(
+    path: Path, values: GgufValues
+) -> tuple[str, GGMLQuantizationType, tuple[int, ...], int]:
+    name = values.name("a tensor's name")
+    where = f"{path.name}: tensor {name}"
+    n_dimensions = values.u32()
+    if not 1 <= n_dimensions <= _MAX_DIMENSIONS:
+        raise mismatch(n_dimensions, at=f"{where}: number of dimensions", needed="1 to 4")
+    shape = tuple(values.u64() for _ in range(n_dimensions))[::-1]
+    number = values.u32()
+    try:
+        type_ = GGMLQuantizationType(number)
+    except ValueError as error:
+        raise mismatch(number, at=f"{where}: type", needed="a type that ggml knows") from error
+    block, _ = GGML_QUANT_SIZES[type_]
+    if 0 in shape or shape[-1] % block:
+        needed = f"rows that divide into blocks of {block}, as it is {type_.name}"
+        raise mismatch(list(shape), at=f"{where}: shape", needed=needed)
+    return name, type_, shape, values.u64()
+
+
+def _check_places(
+    path: Path, tensors: dict[str, GgufTensor], data_start: int, alignment: int
+) -> None:
+    size = path.stat().st_size
+    end = data_start
+    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
+        start = -(-end // alignment) * alignment
+        if tensor.offset != start:
+            where = f"{path.name}: place of tensor {tensor.name}"
+            raise mismatch(tensor.offset, at=where, needed=f"{start}, no gap, no overlap")
+        end = start + tensor.n_bytes
+        if end > size:
+            needed = f"{end} for tensor {tensor.name}: the file is cut short"
+            raise mismatch(size, at=f"{path.name}: file size", needed=needed)
