@@ -1,7 +1,5 @@
 """Reads GGUF files whole: keys, and tensors by range."""
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,29 +40,20 @@ class GgufTensor:
         """Size in the file."""
         return n_bytes(self.shape, self.type)
 
-    def read_rows(self, max_bytes: int) -> Iterator[NDArray[np.float32]]:
-        """Yields the weights in order as float32 [rows, last dimension].
-
-        Args:
-            max_bytes: Size of one piece as float32; a single row may be larger.
+    def read(self, first_row: int, n_rows: int) -> NDArray[np.float32]:
+        """Reads rows of weights as float32 [n_rows, last dimension].
 
         Raises:
-            ConversionError: The type cannot be read, or the file ends early.
+            ConversionError: The type holds no weights, or the file ends early.
         """
-        columns = self.shape[-1]
-        row_bytes = n_bytes((columns,), self.type)
-        rows_left = math.prod(self.shape[:-1])
-        rows_per_piece = max(1, max_bytes // (4 * columns))
+        row_bytes = n_bytes(self.shape[-1:], self.type)
         with self.path.open("rb") as file:
-            file.seek(self.offset)
-            while rows_left:
-                rows = min(rows_left, rows_per_piece)
-                stored = np.fromfile(file, np.uint8, rows * row_bytes)
-                if stored.size != rows * row_bytes:
-                    message = f"{self.path.name}: tensor {self.name} ends before its last row"
-                    raise ConversionError(message)
-                yield self._dequantized(stored).reshape(rows, columns)
-                rows_left -= rows
+            file.seek(self.offset + first_row * row_bytes)
+            stored = np.fromfile(file, np.uint8, n_rows * row_bytes)
+        if stored.size != n_rows * row_bytes:
+            message = f"{self.path.name}: tensor {self.name} ends before its last row"
+            raise ConversionError(message)
+        return self._dequantized(stored).reshape(n_rows, self.shape[-1])
 
     def _dequantized(self, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
         try:
