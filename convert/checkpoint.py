@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from . import mask_embedding
 from .errors import ConversionError, mismatch
 from .safetensors import SourceTensor, read_header
 
@@ -13,7 +14,10 @@ Json: TypeAlias = dict[str, object]
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _FILES = (".gguf", ".safetensors")  # a mistyped path must not be looked for on the hub
-_WANTED_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "mask_embedding.pt"]
+_WANTED_FILES = [
+    *("config.json", "*.safetensors", "*.safetensors.index.json"),
+    mask_embedding.FILE_NAME,
+]
 
 
 @dataclass(frozen=True)
@@ -41,28 +45,36 @@ def open_checkpoint(
     cache_dir: str | Path | None,
     local_files_only: bool,
 ) -> Checkpoint:
-    """Opens a local folder, or downloads a hub repository first.
+    """Opens a local folder or file, or downloads a hub repository first.
 
     Raises:
-        FileNotFoundError: Neither a folder nor the form of a hub id.
+        FileNotFoundError: Neither a folder, nor a file, nor the form of a hub id.
         ConversionError: A file is missing in the folder or damaged.
     """
-    folder = Path(source)
-    if folder.is_dir():
-        name = folder.resolve().name
-    elif folder.exists():
+    path = Path(source)
+    if path.is_dir():
+        return open_folder(path, path.resolve().name)
+    if path.is_file() and path.suffix == ".safetensors":
+        return Checkpoint(path.stem, path.parent, _read_config(path.parent), read_header(path))
+    if path.exists():
         message = (
-            f"{folder} is a file, needed: the checkpoint's folder or its hub id ('owner/name')"
+            f"{path} is a file, needed: the checkpoint's folder, its *.safetensors file, or its "
+            "hub id ('owner/name')"
         )
         raise ConversionError(message)
-    elif isinstance(source, str) and _HUB_ID.fullmatch(source) and folder.suffix not in _FILES:
-        name = source.rpartition("/")[2]
+    if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILES:
         folder = _download(source, revision, token, cache_dir, local_files_only)
-    else:
-        message = (
-            f"{source} does not exist, needed: a checkpoint's folder or a hub id ('owner/name')"
-        )
-        raise FileNotFoundError(message)
+        return open_folder(folder, source.rpartition("/")[2])
+    message = f"{source} does not exist, needed: a checkpoint's folder or a hub id ('owner/name')"
+    raise FileNotFoundError(message)
+
+
+def open_folder(folder: Path, name: str) -> Checkpoint:
+    """Reads config.json and the headers of the weights in a folder.
+
+    Raises:
+        ConversionError: A file is missing in the folder or damaged.
+    """
     return Checkpoint(name, folder, _read_config(folder), _read_tensors(folder))
 
 

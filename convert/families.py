@@ -1,71 +1,108 @@
-"""Tells drafters of other families apart, so that each is refused by its name."""
+"""Tells the families of drafters apart, by their config.json and their tensors' names."""
 
-from .checkpoint import Checkpoint
+from enum import Enum
+
+from .checkpoint import Checkpoint, Json
 from .errors import ConversionError, mismatch
 
-_ARCHITECTURES = ("DFlash2DraftModel", "DFlashDraftModel")
 
-_FAMILY_BY_ARCHITECTURE = {
+class Layout(Enum):
+    """How a checkpoint spells what a drafter is made of; the value is its name for people."""
+
+    RELEASED = "as released"
+    ASSISTANT = "Muse Glimmer assistant"
+    MIMO = "MiMo"
+    SPECULATORS = "speculators export"
+
+
+_ASSISTANT = "MuseGlimmerAssistantModel"
+# The last two are other names of DFlash 2 in SGLang.
+_ARCHITECTURES = (
+    *("DFlash2DraftModel", "DFlashDraftModel", _ASSISTANT),
+    *("MiniMaxDFlash2DraftModel", "DFlash2BeamDraftModel"),
+)
+_SPECULATORS_TYPES = ("dflash", "dflash2")
+_SPECULATORS_KEYS = (
+    "speculators_model_type",
+    "transformer_layer_config",
+    "aux_hidden_state_layer_ids",
+)
+_MIMO_KEYS = ("attention_value_scale", "attention_sink_bias")
+
+_OTHER_BY_ARCHITECTURE = {
     "DSpark": "DSpark",
     "Eagle": "EAGLE",
     "Domino": "Domino",
-    "MuseGlimmerAssistant": "Muse Glimmer assistant",
+    "Laguna": "Laguna",
+    "Nemotron": "Nemotron",
 }
-OTHER_FAMILY_KEYS = {
-    "transformer_layer_config": "speculators export",
-    "aux_hidden_state_layer_ids": "speculators export",
+_OTHER_BY_KEY = {
     "markov_head_type": "DSpark",
-    "attention_value_scale": "MiMo (attention value scale)",
-    "attention_sink_bias": "MiMo (attention sinks)",
-    "use_swa": "MiMo (use_swa)",
+    "markov_rank": "DSpark",
+    "hc_mult": "DeepSeek V4 hyper-connections",
     "quantization_config": "quantized checkpoint",
+    "compression_config": "quantized checkpoint",
 }
-_FAMILY_BY_TENSOR = {
+_OTHER_BY_TENSOR = {
     "markov_head.": "DSpark",
+    "markov_w1.": "DSpark",
     "confidence_head.": "DSpark",
     "prefix_gru.": "Domino",
+    "embed_proj.": "Domino",
     "midlayer.": "EAGLE",
-    "encoder.": "Muse Glimmer assistant",
-    "d2t": "reduced vocabulary",
-    "t2d": "reduced vocabulary",
-    "embed_tokens.": "own embedding",
-    "lm_head.": "own head",
 }
 
 
-def refuse_other_families(checkpoint: Checkpoint) -> None:
-    """Accepts DFlash and DFlash 2 checkpoints in the layout of the releases.
+def identify_layout(checkpoint: Checkpoint) -> Layout:
+    """Recognises a DFlash or DFlash 2 checkpoint.
 
     Raises:
         ConversionError: The checkpoint is of another family; the message names it.
     """
     config = checkpoint.config
     architectures = config.get("architectures")
-    nested = config.get("dflash_config")
-    settings = {**config, **(nested if isinstance(nested, dict) else {})}
+    speculators_type = config.get("speculators_model_type")
 
-    for part, family in _FAMILY_BY_ARCHITECTURE.items():
+    for part, family in _OTHER_BY_ARCHITECTURE.items():
         if part.lower() in str(architectures).lower():
             raise _refusal(family, f"config.json has architectures {architectures}")
-    for key, family in OTHER_FAMILY_KEYS.items():
+    for key, family in _OTHER_BY_KEY.items():
         # An explicit "off" is how some exporters write the defaults.
-        if settings.get(key) not in (None, False):
+        if _setting(config, key) not in (None, False):
             raise _refusal(family, f"config.json sets {key}")
-    if (checkpoint.folder / "mask_embedding.pt").exists():
-        message = "MiMo (mask embedding)"
-        raise _refusal(message, "there is a mask_embedding.pt")
+    if (projector := _setting(config, "projector_type")) not in (None, "dflash", "dflash2"):
+        raise _refusal(str(projector), f"config.json has projector_type {projector}")
     for name in checkpoint.tensors:
-        for prefix, family in _FAMILY_BY_TENSOR.items():
+        for prefix, family in _OTHER_BY_TENSOR.items():
             if name.removeprefix("model.").startswith(prefix):
                 raise _refusal(family, f"there is a tensor {name}")
-    if not isinstance(architectures, list) or not set(architectures) & set(_ARCHITECTURES):
-        raise mismatch(
-            architectures, at="config.json: architectures", needed=" or ".join(_ARCHITECTURES)
-        )
+
+    if speculators_type not in (None, *_SPECULATORS_TYPES):
+        reason = f"config.json has speculators_model_type {speculators_type!r}"
+        raise _refusal(str(speculators_type), reason)
+    if any(config.get(key) for key in _SPECULATORS_KEYS):
+        return Layout.SPECULATORS
+    if not isinstance(architectures, list) or not any(
+        architecture in _ARCHITECTURES for architecture in architectures
+    ):
+        needed = ", ".join(_ARCHITECTURES[:-1]) + f" or {_ARCHITECTURES[-1]}"
+        raise mismatch(architectures, at="config.json: architectures", needed=needed)
+    if _ASSISTANT in architectures:
+        return Layout.ASSISTANT
+    if any(_setting(config, key) not in (None, False) for key in _MIMO_KEYS):
+        return Layout.MIMO
+    return Layout.RELEASED
+
+
+def _setting(config: Json, key: str) -> object:
+    nested = config.get("dflash_config")
+    if isinstance(nested, dict) and nested.get(key) is not None:
+        return nested[key]
+    return config.get(key)
 
 
 def _refusal(family: str, reason: str) -> ConversionError:
     return ConversionError(
         f"drafters of this kind cannot be converted: {family} ({reason}); "
-        f"needed: a {' or '.join(_ARCHITECTURES)} as released"
+        "needed: a DFlash or DFlash 2 drafter with plain weights"
     )

@@ -1,6 +1,7 @@
 """Typed look-up of config.json keys that remembers which keys were read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from .checkpoint import Json
 from .errors import mismatch
@@ -9,36 +10,45 @@ from .errors import mismatch
 _LARGEST_INTEGER = 2**31 - 1
 _SMALLEST_NUMBER, _LARGEST_NUMBER = 1.2e-38, 3.4e38
 
+# Objects whose keys are settings of the drafter, and the order in which a key is looked for.
+_SECTIONS = ("dflash_config", None, "transformer_layer_config")
+_NO_DEFAULTS: Mapping[str, object] = MappingProxyType({})
+
 
 class ConfigFields:
-    """The keys of a drafter's config.json: ``dflash_config`` first, then the top level.
+    """The keys of a drafter's config.json, wherever its layout puts them.
 
-    A key whose value is null counts as absent. Every getter raises `ConversionError` for a value
-    of the wrong type or range.
+    ``dflash_config`` wins over the top level, which wins over ``transformer_layer_config`` (of
+    speculators exports). A key whose value is null counts as absent. Every getter raises
+    `ConversionError` for a value of the wrong type or range.
     """
 
-    def __init__(self, config: Json) -> None:
+    def __init__(self, config: Json, defaults: Mapping[str, object] = _NO_DEFAULTS) -> None:
         """Takes the parsed config.json.
 
+        Args:
+            config: The object in it.
+            defaults: What its writer leaves out when it is so.
+
         Raises:
-            ConversionError: ``dflash_config`` is there but no object.
+            ConversionError: ``dflash_config`` or ``transformer_layer_config`` is no object.
         """
-        nested = config.get("dflash_config") or {}
-        if not isinstance(nested, dict):
-            raise mismatch(nested, at="config.json: dflash_config", needed="an object")
-        self._values: dict[tuple[str, ...], object] = {
-            **{(key,): value for key, value in config.items() if key != "dflash_config"},
-            **{("dflash_config", key): value for key, value in nested.items()},
-        }
-        self._read: set[str] = set()
+        self._defaults = defaults
+        self._sections: list[tuple[str, Mapping[str, object]]] = []
+        for name in _SECTIONS:
+            values = config if name is None else config.get(name) or {}
+            if not isinstance(values, dict):
+                raise mismatch(values, at=f"config.json: {name}", needed="an object")
+            self._sections.append(("" if name is None else f"{name}.", values))
+        self._read = {name for name in _SECTIONS if name is not None}
 
     def find(self, key: str) -> tuple[str, object]:
         """Returns where a key was found (for messages) and its value, None if absent."""
         self._read.add(key)
-        for path in (("dflash_config", key), (key,)):
-            if self._values.get(path) is not None:
-                return f"config.json: {'.'.join(path)}", self._values[path]
-        return f"config.json: {key}", None
+        for prefix, values in self._sections:
+            if values.get(key) is not None:
+                return f"config.json: {prefix}{key}", values[key]
+        return f"config.json: {key}", self._defaults.get(key)
 
     def integer(self, key: str, minimum: int = 1) -> int:
         """Returns an integer that must be there."""
@@ -76,12 +86,12 @@ class ConfigFields:
             raise mismatch(value, at=where, needed="a list of strings")
         return tuple(value)
 
-    def integers(self, key: str) -> tuple[int, ...]:
-        """Returns a list of at least one integer, none below 0."""
+    def integers(self, key: str, minimum: int = 0) -> tuple[int, ...]:
+        """Returns a list of at least one integer, none below the minimum."""
         where, value = self.find(key)
         if not isinstance(value, list) or not value:
             raise mismatch(value, at=where, needed="a list of integers")
-        return tuple(check_integer(f"{where}[{i}]", item, 0) for i, item in enumerate(value))
+        return tuple(check_integer(f"{where}[{i}]", item, minimum) for i, item in enumerate(value))
 
     def table(self, key: str) -> dict[str, object]:
         """Returns an object, empty if absent."""
@@ -94,9 +104,10 @@ class ConfigFields:
         """Lists the keys that are set, were never read and are not among the ignored ones."""
         known = self._read.union(ignored)
         return sorted(
-            ".".join(path)
-            for path, value in self._values.items()
-            if value is not None and path[-1] not in known
+            f"{prefix}{key}"
+            for prefix, values in self._sections
+            for key, value in values.items()
+            if value is not None and key not in known
         )
 
 

@@ -46,6 +46,15 @@ class GgufTensor:
         Raises:
             ConversionError: The type holds no weights, or the file ends early.
         """
+        stored = self.read_stored(first_row, n_rows)
+        return self._dequantized(stored).reshape(n_rows, self.shape[-1])
+
+    def read_stored(self, first_row: int, n_rows: int) -> NDArray[np.uint8]:
+        """Reads the bytes of rows, [n_rows * bytes of a row].
+
+        Raises:
+            ConversionError: The file ends early.
+        """
         row_bytes = n_bytes(self.shape[-1:], self.type)
         with self.path.open("rb") as file:
             file.seek(self.offset + first_row * row_bytes)
@@ -53,9 +62,11 @@ class GgufTensor:
         if stored.size != n_rows * row_bytes:
             message = f"{self.path.name}: tensor {self.name} ends before its last row"
             raise ConversionError(message)
-        return self._dequantized(stored).reshape(n_rows, self.shape[-1])
+        return stored
 
     def _dequantized(self, stored: NDArray[np.uint8]) -> NDArray[np.float32]:
+        if self.type is GGMLQuantizationType.I64:  # token ids, all below 2**24
+            return stored.view(np.int64).astype(np.float32)
         try:
             values: NDArray[np.float32] = dequantize(stored, self.type)
         except NotImplementedError as error:

@@ -1,46 +1,64 @@
-"""Which GGUF type each tensor gets, and the conversion of float32 rows to it."""
+"""Which GGUF type each tensor gets, and the conversion of float32 rows to it.
+
+Norms, attention sinks and convolution base kernels stay F32 in every output type: they are small,
+and the runtime reads base kernels as F32 only.
+"""
 
 import math
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
-from gguf.quants import quantize
 from numpy.typing import NDArray
 
+from .blocks import ENCODERS
 from .errors import ConversionError, mismatch
 
-OutType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0"]
+OutType: TypeAlias = Literal[
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q5_k_m", "q6_k"
+]
+OUT_TYPES: tuple[OutType, ...] = get_args(OutType)
+# Made by llama-quantize from F16: their search for scales is far beyond a few lines.
+QUANTIZER_TYPES: tuple[OutType, ...] = ("q4_k_m", "q5_k_m", "q6_k")
 
 FILE_TYPES: dict[OutType, LlamaFileType] = {
     "f32": LlamaFileType.ALL_F32,
     "f16": LlamaFileType.MOSTLY_F16,
     "bf16": LlamaFileType.MOSTLY_BF16,
     "q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "q4_0": LlamaFileType.MOSTLY_Q4_0,
+    "q4_1": LlamaFileType.MOSTLY_Q4_1,
+    "q5_0": LlamaFileType.MOSTLY_Q5_0,
+    "q5_1": LlamaFileType.MOSTLY_Q5_1,
+    "q4_k_m": LlamaFileType.MOSTLY_Q4_K_M,
+    "q5_k_m": LlamaFileType.MOSTLY_Q5_K_M,
+    "q6_k": LlamaFileType.MOSTLY_Q6_K,
 }
-_TENSOR_TYPES: dict[OutType, GGMLQuantizationType] = {
-    "f32": GGMLQuantizationType.F32,
-    "f16": GGMLQuantizationType.F16,
-    "bf16": GGMLQuantizationType.BF16,
-    "q8_0": GGMLQuantizationType.Q8_0,
-}
-# Largest magnitude that does not become infinite; Q8_0 scales a block's largest value to 127.
+_F16_LARGEST = 65504.0
+# Largest magnitude that does not become infinite. Scales are F16, and a block's largest weight is
+# as many scales away from 0; the types with an offset keep its smallest weight as F16.
 _LARGEST = {
     GGMLQuantizationType.F32: 3.4028234e38,
-    GGMLQuantizationType.F16: 65504.0,
+    GGMLQuantizationType.F16: _F16_LARGEST,
     GGMLQuantizationType.BF16: 3.3895313e38,
-    GGMLQuantizationType.Q8_0: 127 * 65504.0,
+    GGMLQuantizationType.Q8_0: 127 * _F16_LARGEST,
+    GGMLQuantizationType.Q4_0: 8 * _F16_LARGEST,
+    GGMLQuantizationType.Q4_1: _F16_LARGEST,
+    GGMLQuantizationType.Q5_0: 16 * _F16_LARGEST,
+    GGMLQuantizationType.Q5_1: _F16_LARGEST,
 }
-# Far below what a Q8_0 block can tell from 0 (its scale is F16), far above where 1 / scale
-# overflows and leaves the quants to chance.
-_Q8_0_ZERO = np.float32(1e-30)
 
 
 def tensor_type(outtype: OutType, columns: int, keep_f32: bool) -> GGMLQuantizationType:
-    """Picks a tensor's type: F16 where its rows do not divide into the blocks of ``outtype``."""
+    """Picks a tensor's type: F16 where its rows do not divide into the blocks of ``outtype``.
+
+    For the types that llama-quantize makes, this is the type of its input.
+    """
     if keep_f32:
         return GGMLQuantizationType.F32
-    wanted = _TENSOR_TYPES[outtype]
+    if outtype in QUANTIZER_TYPES:
+        return GGMLQuantizationType.F16
+    wanted = GGMLQuantizationType[outtype.upper()]
     block, _ = GGML_QUANT_SIZES[wanted]
     return GGMLQuantizationType.F16 if columns % block else wanted
 
@@ -62,13 +80,12 @@ def encode(name: str, rows: NDArray[np.float32], type_: GGMLQuantizationType) ->
     Raises:
         ConversionError: A weight is NaN or infinite, or would become infinite.
     """
-    largest = np.abs(rows).max(initial=0)
+    # Two passes without a copy; NaN shows in both.
+    largest = max(rows.max(initial=0), -rows.min(initial=0))
     if not np.isfinite(largest):
         message = f"tensor {name} has weights that are NaN or infinite"
         raise ConversionError(message)
     if largest > _LARGEST[type_]:
         needed = f"at most {_LARGEST[type_]} for {type_.name}: choose bf16 or f32"
         raise mismatch(float(largest), at=f"largest weight of tensor {name}", needed=needed)
-    if type_ is GGMLQuantizationType.Q8_0:
-        rows = np.where(np.abs(rows) < _Q8_0_ZERO, np.float32(0), rows)
-    return quantize(rows, type_).tobytes()
+    return ENCODERS[type_](rows)

@@ -1,4 +1,4 @@
-"""Reads safetensors files by range: the header is checked first, weights are read in chunks."""
+"""Reads safetensors files by range: the header is checked first, weights are read row by row."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ConversionError, mismatch
+from .weights import row_ranges
 
 # The reference implementation refuses longer headers too.
 _MAX_HEADER_BYTES = 100_000_000
@@ -24,6 +25,11 @@ _WEIGHT_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
+}
+_INTEGER_DTYPES: dict[str, np.dtype[Any]] = {
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "BOOL": np.dtype("?"),
 }
 
 
@@ -50,6 +56,17 @@ class SourceTensor:
         """Size in the file."""
         return math.prod(self.shape) * _ITEM_BYTES[self.dtype]
 
+    def read(self, first_row: int, n_rows: int) -> NDArray[np.float32]:
+        """Reads rows of weights as float32 [n_rows, last dimension].
+
+        Raises:
+            ConversionError: The type holds no weights, or the file ends early.
+        """
+        dtype = _WEIGHT_DTYPES.get(self.dtype)
+        if dtype is None:
+            raise mismatch(self.dtype, at=self._where("dtype"), needed=" or ".join(_WEIGHT_DTYPES))
+        return _widen(self._load(dtype, first_row, n_rows), self.dtype)
+
     def read_rows(self, max_bytes: int) -> Iterator[NDArray[np.float32]]:
         """Yields the weights in order as float32 [rows, last dimension].
 
@@ -59,22 +76,30 @@ class SourceTensor:
         Raises:
             ConversionError: The type holds no weights, or the file ends early.
         """
-        dtype = _WEIGHT_DTYPES.get(self.dtype)
+        for first_row, n_rows in row_ranges(self.shape, max_bytes):
+            yield self.read(first_row, n_rows)
+
+    def read_integers(self) -> NDArray[np.int64]:
+        """Reads a whole tensor of integers or booleans.
+
+        Raises:
+            ConversionError: The type is another, or the file ends early.
+        """
+        dtype = _INTEGER_DTYPES.get(self.dtype)
         if dtype is None:
-            raise mismatch(self.dtype, at=self._where("dtype"), needed=" or ".join(_WEIGHT_DTYPES))
+            raise mismatch(self.dtype, at=self._where("dtype"), needed=" or ".join(_INTEGER_DTYPES))
+        n_rows = math.prod(self.shape[:-1])
+        return self._load(dtype, 0, n_rows).astype(np.int64).reshape(self.shape)
+
+    def _load(self, dtype: np.dtype[Any], first_row: int, n_rows: int) -> NDArray[Any]:
         columns = self.shape[-1]
-        rows_left = math.prod(self.shape[:-1])
-        rows_per_piece = max(1, max_bytes // (4 * columns))
         with self.path.open("rb") as file:
-            file.seek(self.offset)
-            while rows_left:
-                rows = min(rows_left, rows_per_piece)
-                stored = np.fromfile(file, dtype, rows * columns)
-                if stored.size != rows * columns:
-                    message = f"{self._where('data')} ends before its last row"
-                    raise ConversionError(message)
-                yield _widen(stored, self.dtype).reshape(rows, columns)
-                rows_left -= rows
+            file.seek(self.offset + first_row * columns * dtype.itemsize)
+            stored = np.fromfile(file, dtype, n_rows * columns)
+        if stored.size != n_rows * columns:
+            message = f"{self._where('data')} ends before its last row"
+            raise ConversionError(message)
+        return stored.reshape(n_rows, columns)
 
     def _where(self, part: str) -> str:
         return f"{self.path.name}: {part} of tensor {self.name!r}"

@@ -91,8 +91,8 @@ def nested(**changes: Any) -> dict[str, Any]:
     return {"dflash_config": checkpoints.config()["dflash_config"] | changes}
 
 
+THETA = {"rope_theta": 10000.0}
 WINDOW = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4}
-MIXED = ["full_attention", "sliding_attention"]
 CONFIG_REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # missing, of the wrong type, out of range
     ({"hidden_size": None}, ("hidden_size", "missing")),
@@ -124,23 +124,30 @@ CONFIG_REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (nested(target_layer_ids=[0, 1, 2]), ("fc.weight", "[288, 576]", "[288, 864]")),
     # another target
     ({"num_target_layers": 5}, ("num_target_layers", "5", "4")),
-    ({"hidden_size": 256}, ("hidden_size", "256", "288")),
+    ({"hidden_size": 320}, ("hidden_size", "320", "288")),
     ({"vocab_size": 319}, ("vocab_size", "319", "320")),
     # RoPE
     ({"rope_parameters": None}, ("rope_theta", "missing")),
     ({"rope_parameters": {"rope_theta": 0.0}}, ("rope_parameters.rope_theta", "0.0")),
     (
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0}},
-        ("rope_parameters.rope_type", "'yarn'", "'default'"),
+        ("original_max_position_embeddings", "missing"),
     ),
-    ({"rope_scaling": {"type": "linear"}}, ("rope_scaling.type", "'linear'")),
-    ({"rope_parameters": {"full_attention": {}}}, ("rope_parameters.full_attention",)),
-    ({"rope_is_neox_style": False}, ("rope_is_neox_style", "False", "True")),
+    ({"rope_scaling": {"type": "linear"}}, ("rope_parameters.rope_type", "'linear'")),
+    ({"rope_parameters": THETA | {"type": "linear"}}, ("factor", "missing")),
+    ({"rope_parameters": THETA | {"rope_type": "dynamic"}}, ("rope_type", "'dynamic'", "'yarn'")),
+    ({"rope_parameters": THETA | {"factor": 4.0}}, ("rope_parameters.factor", "4.0", "not known")),
+    ({"rope_parameters": {"full_attention": {}}}, ("rope_theta", "missing")),
+    (
+        {"rope_parameters": {"full_attention": THETA, "sliding_attention": {"rope_theta": 1e6}}},
+        ("config.json: rope_parameters", "the same RoPE"),
+    ),
+    ({"rope_parameters": THETA | {"rope_dim": 34}}, ("rope_parameters.rope_dim", "34", "32")),
+    ({"rope_is_neox_style": "no"}, ("rope_is_neox_style", "'no'")),
     # windows and causality
     (WINDOW | {"sliding_window": 3}, ("sliding_window", "3", "block_size 4")),
     (WINDOW | {"sliding_window": None}, ("sliding_window", "missing")),
     (WINDOW | {"use_sliding_window": False}, ("use_sliding_window", "False", "layer_types")),
-    (WINDOW | {"layer_types": MIXED, "is_causal": None}, ("is_causal", "missing", "layer_types")),
     ({"layer_types": ["full_attention"]}, ("layer_types", "2")),
     ({"layer_types": ["full_attention", "chunked"]}, ("layer_types", "chunked")),
     ({"layer_types": None, "use_sliding_window": True}, ("layer_types", "use_sliding_window")),
@@ -148,12 +155,16 @@ CONFIG_REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (nested(conv_kernel_size=None), ("lacks conv_kernel_size", "selector_rank")),
     (nested(selector_top_k=0), ("dflash_config.selector_top_k", "0")),
     (nested(selector_top_k=321), ("dflash_config.selector_top_k", "321", "320")),
+    (nested(selector_top_k=17), ("dflash_config.selector_top_k", "17", "hidden_size 288")),
+    ({"draft_vocab_size": 321}, ("draft_vocab_size", "321", "320")),
+    ({"draft_vocab_size": 319}, ("draft_vocab_size", "319", "full vocabulary")),
     (nested(conv_group_size=10), ("dflash_config.conv_group_size", "10", "288")),
     (nested(selector_rank=16), ("predecessor_codebook", "[320, 32]", "[320, 16]")),
     (nested(conv_kernel_size=3), ("attention_conv.base_kernel", "[2, 2, 288]", "[2, 3, 288]")),
     # what the runtime does not do
     ({"attention_bias": True}, ("attention_bias", "True", "False")),
     ({"hidden_act": "gelu"}, ("hidden_act", "'gelu'", "'silu'")),
+    ({"hidden_activation": "gelu_pytorch_tanh"}, ("hidden_activation", "'silu'")),
     (nested(sample_from_anchor=True), ("dflash_config.sample_from_anchor", "True")),
     (nested(new_trick=1), ("dflash_config.new_trick", "does not know")),
     ({"new_trick": 1}, ("new_trick", "does not know")),
@@ -162,10 +173,14 @@ CONFIG_REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"architectures": ["LlamaForCausalLM"]}, ("architectures", "LlamaForCausalLM")),
     ({"architectures": ["Qwen3DSparkModel"]}, ("DSpark", "architectures")),
     ({"architectures": ["LlamaForCausalLMEagle3"]}, ("EAGLE", "architectures")),
-    ({"architectures": ["MuseGlimmerAssistantModel"]}, ("Muse Glimmer", "architectures")),
-    ({"transformer_layer_config": {}}, ("speculators", "transformer_layer_config")),
-    (nested(attention_value_scale=0.612), ("MiMo", "attention_value_scale")),
-    (nested(use_swa=True), ("MiMo", "use_swa")),
+    ({"architectures": ["DFlashLagunaForCausalLM"]}, ("Laguna", "architectures")),
+    (nested(projector_type="domino"), ("domino", "projector_type")),
+    (nested(markov_head_type="vanilla"), ("DSpark", "markov_head_type")),
+    ({"speculators_model_type": "eagle3"}, ("eagle3", "speculators_model_type")),
+    ({"hc_mult": 4}, ("hyper-connections", "hc_mult")),
+    ({"draft_ffn_type": "moe"}, ("draft_ffn_type", "'moe'", "'dense'")),
+    (nested(use_swa=True), ("sliding_window", "missing", "sliding layers")),
+    (nested(attention_sink_bias=True), ("missing", "attention_sink_bias")),
     ({"quantization_config": {"bits": 4}}, ("quantized", "quantization_config")),
 ]
 

@@ -59,8 +59,9 @@ def test_wrong_kind_of_path_is_refused(
 ) -> None:
     refuse(source, source, "folder", "GGUF")
     refuse(source, source / "model.safetensors", "GGUF")
+    refuse(source, dense_target, "vocab", "its own", vocab=dense_target)
     refuse(dense_target, dense_target, "is a file", "folder")
-    refuse(source, dense_target, "outtype", "'q4_0'", "q8_0", outtype="q4_0")
+    refuse(source, dense_target, "outtype", "'q2_k'", "q8_0", outtype="q2_k")
 
 
 @pytest.mark.parametrize("missing", ["no/such/folder", "owner/name.gguf", "name"])

@@ -78,12 +78,13 @@ WEIGHT_REFUSALS: list[tuple[Callable[[Weights], Weights], tuple[str, ...]]] = [
     (lambda w: w | {f"model.{GATE}": w[GATE]}, ("twice", GATE)),
     (extra("layers.2.mlp.gate_proj.weight"), ("not known", "layers.2.mlp.gate_proj.weight")),
     (extra("layers.0.self_attn.q_proj.bias"), ("not known", "q_proj.bias")),
-    (extra("layers.0.self_attn.sinks"), ("not known", "self_attn.sinks")),
+    (extra("layers.0.self_attn.sinks"), ("self_attn.sinks", "[2, 2]", "[4]")),
+    (extra("layers.0.self_attn.g_proj.weight"), ("not known", "g_proj.weight")),
     (extra("markov_head.markov_w1.weight"), ("DSpark", "markov_w1")),
     (extra("prefix_gru.weight_ih_l0"), ("Domino", "prefix_gru")),
-    (extra("model.embed_tokens.weight"), ("own embedding", "embed_tokens")),
-    (extra("lm_head.weight"), ("own head", "lm_head")),
-    (extra("d2t"), ("reduced vocabulary", "d2t")),
+    (extra("model.embed_tokens.weight"), ("embed_tokens", "[2, 2]", "[320, 288]")),
+    (extra("lm_head.weight"), ("lm_head", "[2, 2]", "[320, 288]")),
+    (extra("d2t"), ("lm_head.weight", "missing", "d2t")),
     (lambda w: spoiled(w, GATE, np.nan), (GATE, "NaN")),
     (lambda w: spoiled(w, CODEBOOK, np.inf), (CODEBOOK, "infinite")),
     (lambda w: spoiled(w, "norm.weight", -np.inf), ("norm.weight", "infinite")),
@@ -113,9 +114,3 @@ def test_dflash2_tensors_without_their_keys_are_refused(
     weights = checkpoints.weights(dflash2=False) | {name: checkpoints.weights()[name]}
     source = write_checkpoint(tmp_path / "d", checkpoints.config(dflash2=False), weights)
     refuse(source, dense_target, name, "lacks", "selector_top_k")
-
-
-def test_mask_embedding_is_refused(tmp_path: Path, refuse: Refuse, dense_target: Path) -> None:
-    source = write_checkpoint(tmp_path / "d", checkpoints.config(), checkpoints.weights())
-    (source / "mask_embedding.pt").touch()
-    refuse(source, dense_target, "MiMo", "mask_embedding.pt")
