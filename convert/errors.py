@@ -1,5 +1,8 @@
 """The one exception of the converter."""
 
+# Characters of a value that are shown.
+_LONGEST = 200
+
 
 class ConversionError(ValueError):
     """A checkpoint, a target, or the pair of them cannot be converted.
@@ -17,4 +20,6 @@ def mismatch(found: object, *, at: str, needed: str) -> ConversionError:
         needed: What would have been right, and why where that is not plain.
     """
     state = "missing" if found is None else repr(found)
+    if len(state) > _LONGEST:  # a vocabulary, for example
+        state = f"{state[:_LONGEST]}..."
     return ConversionError(f"{at} is {state}, needed: {needed}")

@@ -28,6 +28,12 @@ class MetadataValue(NamedTuple):
     item_type: GGUFValueType | None = None
 
 
+def strings(entry: MetadataValue) -> list[bytes]:
+    """Returns an array of strings; an empty list for anything else."""
+    items = entry.value if isinstance(entry.value, list) else []
+    return [item for item in items if isinstance(item, bytes)]
+
+
 class DamagedError(Exception):
     """The bytes make no sense; whoever knows the file adds its name."""
 

@@ -18,7 +18,7 @@ def drafter_metadata(
         "general.type": _string("model"),
         "general.name": _string(name),
         **_dflash_keys(config, target),
-        "general.file_type": _u32(file_type),
+        "general.file_type": _u32(int(file_type)),
         "general.quantization_version": _u32(GGML_QUANT_VERSION),
         **target.tokenizer,
         "tokenizer.ggml.mask_token_id": _u32(config.mask_token_id),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dflash2 import __version__
-from dflash2.cli import chat, doctor, generate, serve
+from dflash2.cli import chat, convert, doctor, generate, inspect, serve
 from dflash2.cli.output import print_error
 from dflash2.errors import Dflash2Error
 
@@ -54,6 +54,8 @@ def _command(arguments: list[str]) -> Callable[[], int]:
     generate.add_parser(commands)
     chat.add_parser(commands)
     commands.add_parser("serve", help=serve.SUMMARY)
+    convert.add_parser(commands)
+    inspect.add_parser(commands)
     doctor.add_parser(commands)
     if arguments[:1] == ["serve"]:
         # its arguments are llama-server's, whose single-dash names argparse would take apart
