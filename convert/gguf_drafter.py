@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType
 
 from .checkpoint import Json
 from .config import DrafterConfig, parse_config
@@ -53,6 +54,14 @@ _ROPE_SETTINGS = {
     "beta_fast": "scaling.yarn_beta_fast",
     "beta_slow": "scaling.yarn_beta_slow",
 }
+_TEXTS = ("hidden_activation", "scaling.type")
+_FLAGS = ("sample_from_anchor",)
+_NUMBERS = (
+    *("attention.layer_norm_rms_epsilon", "attention.value_scale", "embedding_scale"),
+    *("logit_scale", "final_logit_softcapping", "freq_base", "scaling.factor"),
+    *("scaling.yarn_ext_factor", "scaling.yarn_attn_factor"),
+    *("scaling.yarn_beta_fast", "scaling.yarn_beta_slow"),
+)
 # Where a message about config.json points to when the settings come from a GGUF file.
 _PLACES = {
     **{config: f"dflash.{key}" for config, key in (_SETTINGS | _DFLASH_SETTINGS).items()},
@@ -68,7 +77,9 @@ _KEY_LENGTH, _VALUE_LENGTH = "dflash.attention.key_length", "dflash.attention.va
 _OF_THE_TARGET = ("dflash.rope.dimension_sections",)
 
 _ARCHITECTURE = "general.architecture"
+_MASK = "tokenizer.ggml.mask_token_id"
 _TOKEN_IDS = "d2t"
+_INTEGERS = tuple(GGMLQuantizationType[name] for name in ("I8", "I16", "I32", "I64"))
 _Item = TypeVar("_Item")
 
 
@@ -107,6 +118,10 @@ def read_drafter(path: Path) -> GgufDrafter:
     settings = _Settings(file).released()
     weights = dict(file.tensors)
     token_ids = weights.pop(_TOKEN_IDS, None)
+    for tensor in weights.values():
+        if tensor.type in _INTEGERS:
+            where = f"{path.name}: type of tensor {tensor.name}"
+            raise mismatch(tensor.type.name, at=where, needed="a type of weights")
     try:
         config = parse_config(settings)
         expected = {mapped.name: mapped for mapped in expected_tensors(config)}
@@ -155,7 +170,7 @@ class _Settings:
             **self._visibility(),
             "dflash_config": {
                 **self._table("dflash", _DFLASH_SETTINGS),
-                "mask_token_id": self._find("tokenizer.ggml.mask_token_id"),
+                "mask_token_id": self._scalar(_MASK, GGUFValueType.UINT32),
                 "target_layer_ids": [
                     layer - 1 for layer in self._list("dflash.target_layers", int)
                 ],
@@ -169,8 +184,15 @@ class _Settings:
         return config
 
     def _table(self, prefix: str, keys: dict[str, str]) -> Json:
-        found = {name: self._find(f"{prefix}.{key}") for name, key in keys.items()}
+        found = {name: self._scalar(f"{prefix}.{key}", _type(key)) for name, key in keys.items()}
         return {name: value for name, value in found.items() if value is not None}
+
+    def _scalar(self, key: str, type_: GGUFValueType) -> object:
+        """Returns a value of exactly the type that llama.cpp reads; None if absent."""
+        value = self._find(key)
+        if value is not None and self._file.metadata[key].type is not type_:
+            raise self._wrong(key, needed=f"a value of type {type_.name}")
+        return value
 
     def _visibility(self) -> Json:
         visibility: Json = {"use_sliding_window": False}
@@ -181,8 +203,9 @@ class _Settings:
                 "layer_types": [LAYER_TYPES[slides] for slides in pattern],
             }
         # Without an explicit flag sliding layers are causal and full ones are not.
-        if self._find("dflash.attention.sliding_window_causal") is not True:
-            causal = self._find("dflash.attention.causal")
+        flag = "dflash.attention.sliding_window_causal"
+        if self._scalar(flag, GGUFValueType.BOOL) is not True:
+            causal = self._scalar("dflash.attention.causal", GGUFValueType.BOOL)
             # llama.cpp reads a file without the key as non-causal.
             visibility["is_causal"] = False if causal is None else causal
         return visibility
@@ -208,6 +231,14 @@ class _Settings:
                 f"{self._file.path.name} has keys this converter does not know: {', '.join(unread)}"
             )
             raise ConversionError(message)
+
+
+def _type(key: str) -> GGUFValueType:
+    if key in _NUMBERS:
+        return GGUFValueType.FLOAT32
+    if key in _TEXTS:
+        return GGUFValueType.STRING
+    return GGUFValueType.BOOL if key in _FLAGS else GGUFValueType.UINT32
 
 
 def _plain(value: object) -> object:

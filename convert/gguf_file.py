@@ -152,7 +152,7 @@ def _check_places(
 ) -> None:
     size = path.stat().st_size
     end = data_start
-    for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
+    for tensor in tensors.values():
         start = -(-end // alignment) * alignment
         if tensor.offset != start:
             where = f"{path.name}: place of tensor {tensor.name}"

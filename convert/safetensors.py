@@ -111,6 +111,9 @@ def read_header(path: Path) -> dict[str, SourceTensor]:
     Raises:
         ConversionError: The header is damaged, or the tensors do not cover the data exactly.
     """
+    if not path.is_file():
+        message = f"{path} is no file but a folder, or a link that leads nowhere"
+        raise ConversionError(message)
     size = path.stat().st_size
     with path.open("rb") as file:
         header = _parse_header(_read_header_bytes(file, path, size), path)
