@@ -6,6 +6,8 @@ from .errors import mismatch
 from .families import Layout
 from .fields import ConfigFields
 
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+
 
 @dataclass(frozen=True)
 class Visibility:
@@ -54,6 +56,9 @@ def parse_visibility(fields: ConfigFields, layout: Layout, block_size: int) -> V
 def _sliding_layers(fields: ConfigFields, use_swa: bool) -> tuple[tuple[bool, ...], bool]:
     """Per layer whether it slides, and whether ``layer_types`` says so."""
     n_layers = fields.integer("num_hidden_layers")
+    if n_layers > _MAX_LAYERS:
+        where, _ = fields.find("num_hidden_layers")
+        raise mismatch(n_layers, at=where, needed=f"at most {_MAX_LAYERS}, as llama.cpp allows")
     use_window = fields.optional_bool("use_sliding_window")
     layer_types = fields.strings("layer_types")
     where = "config.json: layer_types"

@@ -202,12 +202,12 @@ class _Settings:
                 "use_sliding_window": any(pattern),
                 "layer_types": [LAYER_TYPES[slides] for slides in pattern],
             }
-        # Without an explicit flag sliding layers are causal and full ones are not.
+        causal = self._scalar("dflash.attention.causal", GGUFValueType.BOOL)
         flag = "dflash.attention.sliding_window_causal"
+        # Without is_causal sliding layers are causal and full ones are not.
         if self._scalar(flag, GGUFValueType.BOOL) is not True:
-            causal = self._scalar("dflash.attention.causal", GGUFValueType.BOOL)
             # llama.cpp reads a file without the key as non-causal.
-            visibility["is_causal"] = False if causal is None else causal
+            visibility["is_causal"] = causal is True
         return visibility
 
     def _list(self, key: str, item: type[_Item]) -> list[_Item]:

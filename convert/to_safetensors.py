@@ -64,9 +64,10 @@ def convert_to_safetensors(
 ) -> Path:
     """Writes a drafter's GGUF file as config.json and model.safetensors.
 
-    Quantized tensors are rounded to BF16. All others keep every bit: they become BF16 where that
-    holds them exactly, as it does whatever came from a BF16 checkpoint, and keep their type else.
-    Converted again under its ``general.name``, an unquantized file is the same byte for byte.
+    Quantized tensors are rounded to BF16. All others keep every bit they have in the file: they
+    become BF16 where that holds them exactly, as it does whatever came from a BF16 checkpoint, and
+    keep their type else. Converted again under its ``general.name``, an unquantized file is the
+    same byte for byte. (It is the first conversion to F16 that rounds weights below 2**-14.)
 
     Args:
         source: The GGUF file.

@@ -153,6 +153,12 @@ def test_nonsense_in_config_json(
     assert word.get(path[-1], path[-1]) in convert(source)
 
 
+def test_more_layers_than_memory_could_list(tmp_path: Path, convert: Convert) -> None:
+    settings = CONFIG | {"layer_types": None, "num_hidden_layers": 2**31 - 1}
+    source = checkpoints.write_checkpoint(tmp_path / "d", settings, WEIGHTS)
+    assert "num_hidden_layers" in convert(source)
+
+
 # checkpoints: bytes of safetensors
 
 
@@ -461,6 +467,11 @@ def test_nonsense_in_a_key_of_a_gguf(parts: Parts, inspect: Inspect, key: str, v
     error = inspect(parts.assembled())
     # a vocabulary of one token is noticed by the mask token, which lies beyond it
     assert key.removeprefix("dflash.") in error or (key, value.value) == (TOKENS, ["a"])
+
+
+def test_more_layers_than_memory_could_list_in_a_gguf(parts: Parts, inspect: Inspect) -> None:
+    parts.keys["dflash.block_count"] = Key(GGUFValueType.UINT32, 2**32 - 1)
+    assert "dflash.block_count" in inspect(parts.assembled())
 
 
 def gguf_boundaries() -> range:
