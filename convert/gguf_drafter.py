@@ -68,7 +68,7 @@ _PLACES = {
     **{config: f"dflash.rope.{key}" for config, key in _ROPE_SETTINGS.items()},
     "layer_types": "dflash.attention.sliding_window_pattern",
     "is_causal": "dflash.attention.causal",
-    "target_layer_ids": "dflash.target_layers (one above target_layer_ids)",
+    "target_layer_ids": "dflash.target_layers (less one)",
     "mask_token_id": "tokenizer.ggml.mask_token_id",
     "vocab_size": "tokenizer.ggml.tokens",
 }

@@ -129,7 +129,7 @@ def misfits(config: DrafterConfig, target: Target) -> list[str]:
         "and the last one's output cannot be tapped"
     )
     found += [
-        str(mismatch(layer, at="config.json: an entry of target_layer_ids", needed=needed))
+        str(mismatch(layer, at="config.json: target_layer_ids: an entry", needed=needed))
         for layer in config.target_layer_ids
         if layer > highest
     ]

@@ -49,6 +49,11 @@ def test_missing_target_is_one_line(run: Run) -> None:
         ["chat", "-m", "x", "--chat-template-kwargs", "[1]"],
         ["serve"],
         ["serve", "-m"],
+        ["convert"],
+        ["convert", "x"],
+        ["convert", "x", "--target", "y", "--outtypes", "f16"],
+        ["inspect"],
+        ["inspect", "x", "--vocab", "y"],
     ],
 )
 def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
@@ -58,7 +63,10 @@ def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
     assert "error: " in err
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["chat"], ["serve"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in ("generate", "chat", "serve", "convert", "inspect", "doctor"))],
+)
 def test_help(run: Run, command: list[str]) -> None:
     status, out, err = run(*command, "--help")
     assert (status, err) == (0, "")

@@ -13,7 +13,6 @@ from dflash2.programs import program_path
 if TYPE_CHECKING:
     from dflash2.cli.arguments import Subparsers
     from dflash2.convert.drafter import Plan
-    from dflash2.convert.gguf_values import MetadataValue
 
 # of an array that is shown whole; vocabularies are longer
 _MOST_ITEMS = 16
@@ -137,7 +136,7 @@ def _report(path: Path, bytes_read: int, seconds: float, args: argparse.Namespac
 def _print_plan(plan: Plan, as_json: bool) -> None:
     from dflash2.convert.quantize import QUANTIZER_TYPES
 
-    metadata = {key: _shown(value) for key, value in plan.metadata.items()}
+    metadata = {key: _shown(entry.value) for key, entry in plan.metadata.items()}
     tensors = [
         {"name": tensor.name, "shape": list(tensor.shape), "type": tensor.type.name}
         for tensor in plan.tensors
@@ -157,11 +156,9 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
         print(f"{tensor.name:<{width}}  {tensor.type.name:<5} {list(tensor.shape)}")
 
 
-def _shown(entry: MetadataValue) -> object:
-    value = entry.value
+def _shown(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if isinstance(value, list) and len(value) > _MOST_ITEMS:
-        assert entry.item_type is not None
-        return f"{len(value)} x {entry.item_type.name}"
-    return value
+    if not isinstance(value, list):
+        return value
+    return [_shown(item) for item in value] if len(value) <= _MOST_ITEMS else f"{len(value)} items"
