@@ -62,11 +62,20 @@ def open_checkpoint(
             "hub id ('owner/name')"
         )
         raise ConversionError(message)
-    if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILES:
-        folder = _download(source, revision, token, cache_dir, local_files_only)
-        return open_folder(folder, source.rpartition("/")[2])
+    if is_hub_id(source):
+        folder = _download(str(source), revision, token, cache_dir, local_files_only)
+        return open_folder(folder, path.name)
     message = f"{source} does not exist, needed: a checkpoint's folder or a hub id ('owner/name')"
     raise FileNotFoundError(message)
+
+
+def is_hub_id(source: object) -> bool:
+    """Whether a source that is not on disk is one on the hub; a path object never is."""
+    return (
+        isinstance(source, str)
+        and _HUB_ID.fullmatch(source) is not None
+        and not source.endswith(_FILES)
+    )
 
 
 def open_folder(folder: Path, name: str) -> Checkpoint:

@@ -50,7 +50,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "some-drafter"
+    folder = tmp_path / "some-1.5B-drafter"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"weights")
@@ -103,15 +103,18 @@ def test_checkpoint_as_target_is_refused(checkpoint: Path) -> None:
         resolve_target(checkpoint / "model.safetensors")
 
 
-def test_safetensors_file_as_drafter_is_refused(target: Path, checkpoint: Path) -> None:
-    with pytest.raises(ModelLoadError, match=f"give the folder .*{checkpoint.name}"):
-        resolve_drafter(checkpoint / "model.safetensors", target)
+def test_safetensors_file_as_drafter_is_converted(
+    fake_hub: Hub, target: Path, checkpoint: Path
+) -> None:
+    file = checkpoint / "model.safetensors"
+    assert resolve_drafter(file, target).name.startswith("model-")
+    assert fake_hub.conversions[0]["source"] == file
 
 
 def test_checkpoint_is_converted_once(fake_hub: Hub, target: Path, checkpoint: Path) -> None:
     path = resolve_drafter(checkpoint, target)
     assert path.is_relative_to(cache_dir())
-    assert path.name.startswith("some-drafter-")
+    assert path.name.startswith("some-1.5B-drafter-")
     assert resolve_drafter(str(checkpoint), target) == path
     (conversion,) = fake_hub.conversions
     assert conversion["source"] == checkpoint

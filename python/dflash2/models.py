@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,8 @@ from dflash2.hub import HubOptions, StrPath
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+# .pt: MiMo's embedding of the mask token
+_CHECKPOINT_FILES = (".json", ".safetensors", ".pt")
 
 _logger = logging.getLogger("dflash2")
 
@@ -54,29 +54,25 @@ def resolve_drafter(
     """Return the path of a drafter's GGUF; a checkpoint is converted once into the user's cache.
 
     Args:
-        draft: A GGUF file, a checkpoint's folder, or a hub id "owner/name". What exists is taken,
-            and what has the form of a path is never looked for on the hub.
+        draft: A GGUF file, or a checkpoint as `dflash2.convert.convert_drafter` takes it: its
+            folder, its safetensors file, or a hub id "owner/name". What exists is taken, and what
+            has the form of a path is never looked for on the hub.
         target: The GGUF of its target.
         revision: Branch, tag or commit on the hub.
         **options: Passed to the hub.
 
     Raises:
         FileNotFoundError: There is no such file, and `draft` is no hub id.
-        ModelLoadError: It is a safetensors file.
         ValueError: The checkpoint cannot be converted, or not for this target.
         OSError: The hub refuses, or cannot be reached.
     """
     path = Path(draft).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (path.exists() and path.suffix == ".safetensors"):
         source = path.resolve()
-        files = sorted(source.glob("*.json")) + sorted(source.glob("*.safetensors"))
-        return _converted(source, source.name, [_fingerprint(file) for file in files], target)
-    if path.suffix == ".safetensors":
-        msg = (
-            f"the drafter {path} is a safetensors file, expected a GGUF file or a checkpoint's "
-            f"folder: give the folder {path.parent}"
-        )
-        raise ModelLoadError(msg)
+        folder, name = (source, source.name) if source.is_dir() else (source.parent, source.stem)
+        files = sorted(file for file in folder.iterdir() if file.suffix in _CHECKPOINT_FILES)
+        identity = [os.fspath(source), *map(_fingerprint, files)]
+        return _converted(source, name, identity, target)
     if path.exists():
         return path
     if not _is_hub_id(draft):
@@ -116,11 +112,10 @@ def _metadata(path: Path, key: str) -> object:
 
 
 def _is_hub_id(name: StrPath) -> bool:
-    return (
-        isinstance(name, str)
-        and _HUB_ID.fullmatch(name) is not None
-        and not name.endswith((".gguf", ".safetensors"))
-    )
+    # imported late, as it loads numpy and gguf
+    from dflash2.convert.checkpoint import is_hub_id
+
+    return is_hub_id(name)
 
 
 def _converted(

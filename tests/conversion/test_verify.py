@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dflash2.convert import ConversionError, convert_drafter
 from dflash2.convert.drafter import Plan, plan_drafter
+from dflash2.convert.quantize import encode
 from dflash2.convert.verify import verify_drafter
 from dflash2.convert.weights import Weights
 from dflash2.programs import program_path
@@ -161,8 +162,8 @@ def test_difference_is_named(
 def test_failed_verification_leaves_nothing(
     tmp_path: Path, source: Path, dense_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rolled(name: str, rows: NDArray[np.float32], type_: Any) -> bytes:
-        return np.roll(rows, 1).astype(np.float16 if rows.ndim == 2 else np.float32).tobytes()
+    def rolled(name: str, rows: NDArray[np.float32], type_: Any) -> Any:
+        return encode(name, np.roll(rows, 1), type_)
 
     monkeypatch.setattr("dflash2.convert.writer.encode", rolled)
     out = tmp_path / "out"
