@@ -1,5 +1,6 @@
 """Tells the families of drafters apart, by their config.json and their tensors' names."""
 
+from collections.abc import Iterable
 from enum import Enum
 
 from .checkpoint import Checkpoint, Json
@@ -72,10 +73,7 @@ def identify_layout(checkpoint: Checkpoint) -> Layout:
             raise _refusal(family, f"config.json sets {key}")
     if (projector := _setting(config, "projector_type")) not in (None, "dflash", "dflash2"):
         raise _refusal(str(projector), f"config.json has projector_type {projector}")
-    for name in checkpoint.tensors:
-        for prefix, family in _OTHER_BY_TENSOR.items():
-            if name.removeprefix("model.").startswith(prefix):
-                raise _refusal(family, f"there is a tensor {name}")
+    refuse_other_tensors(checkpoint.tensors)
 
     if speculators_type not in (None, *_SPECULATORS_TYPES):
         reason = f"config.json has speculators_model_type {speculators_type!r}"
@@ -92,6 +90,18 @@ def identify_layout(checkpoint: Checkpoint) -> Layout:
     if any(_setting(config, key) not in (None, False) for key in _MIMO_KEYS):
         return Layout.MIMO
     return Layout.RELEASED
+
+
+def refuse_other_tensors(names: Iterable[str]) -> None:
+    """Refuses families that are known by their tensors, of checkpoints and of GGUF files alike.
+
+    Raises:
+        ConversionError: There is such a tensor; the message names it and the family.
+    """
+    for name in names:
+        for prefix, family in _OTHER_BY_TENSOR.items():
+            if name.removeprefix("model.").startswith(prefix):
+                raise _refusal(family, f"there is a tensor {name}")
 
 
 def _setting(config: Json, key: str) -> object:

@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 from .checkpoint import Json
 from .config import DrafterConfig, parse_config
 from .errors import ConversionError, mismatch
+from .families import refuse_other_tensors
 from .gguf_file import GgufFile, GgufTensor, read_gguf
 from .gguf_values import strings
 from .tensor_map import MappedTensor, expected_tensors, pair_tensors
@@ -115,14 +116,15 @@ def read_drafter(path: Path) -> GgufDrafter:
         ConversionError: It is damaged, no drafter, or one that cannot be drafted with.
     """
     file = read_gguf(path)
-    settings = _Settings(file).released()
     weights = dict(file.tensors)
     token_ids = weights.pop(_TOKEN_IDS, None)
-    for tensor in weights.values():
-        if tensor.type in _INTEGERS:
-            where = f"{path.name}: type of tensor {tensor.name}"
-            raise mismatch(tensor.type.name, at=where, needed="a type of weights")
     try:
+        for tensor in weights.values():
+            if tensor.type in _INTEGERS:
+                where = f"type of tensor {tensor.name}"
+                raise mismatch(tensor.type.name, at=where, needed="a type of weights")
+        refuse_other_tensors(weights)
+        settings = _Settings(file).released()
         config = parse_config(settings)
         expected = {mapped.name: mapped for mapped in expected_tensors(config)}
         tensors = pair_tensors(expected, weights)
@@ -222,14 +224,12 @@ class _Settings:
         return None if entry is None else _plain(entry.value)
 
     def _wrong(self, key: str, needed: str) -> ConversionError:
-        return mismatch(self._find(key), at=f"{self._file.path.name}: {key}", needed=needed)
+        return mismatch(self._find(key), at=key, needed=needed)
 
     def _refuse_unread(self) -> None:
         keys = (key for key in self._file.metadata if key.startswith("dflash."))
         if unread := [key for key in keys if key not in self._read]:
-            message = (
-                f"{self._file.path.name} has keys this converter does not know: {', '.join(unread)}"
-            )
+            message = f"keys are not known to this converter: {', '.join(unread)}"
             raise ConversionError(message)
 
 
