@@ -8,7 +8,8 @@ from pathlib import Path
 from .checkpoint import open_checkpoint
 from .config import DrafterConfig, parse_config
 from .drafter import StrPath
-from .families import identify_layout
+from .errors import mismatch
+from .families import Layout, identify_layout
 from .gguf_drafter import GgufDrafter, in_gguf_terms, read_drafter
 from .gguf_values import strings
 from .target import Target, misfits, read_target
@@ -148,11 +149,11 @@ def _inspect_checkpoint(path: Path, target: Target | None) -> Inspection:
     checkpoint = open_checkpoint(
         path, revision=None, token=None, cache_dir=None, local_files_only=True
     )
-    config = parse_config(
-        checkpoint.config,
-        identify_layout(checkpoint),
-        None if target is None else target.n_vocab,
-    )
+    layout = identify_layout(checkpoint)
+    if layout is Layout.ASSISTANT and target is None:
+        where = f"the vocabulary of {path.name}, a {layout.value},"
+        raise mismatch(None, at=where, needed="a target, from which its size is taken")
+    config = parse_config(checkpoint.config, layout, None if target is None else target.n_vocab)
     tensors = [tensor for _, tensor in match_tensors(config, released_names(checkpoint.tensors))]
     return Inspection(
         path=str(path),

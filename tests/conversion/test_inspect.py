@@ -11,7 +11,7 @@ from tiny import mutate_gguf
 from . import checkpoints
 from .checkpoints import write_checkpoint
 from .gguf_bytes import taken_apart
-from .layouts import mimo_config, mimo_weights
+from .layouts import assistant_config, assistant_weights, mimo_config, mimo_weights
 
 
 @pytest.fixture
@@ -83,6 +83,13 @@ def test_layout_is_named(tmp_path: Path) -> None:
     found = inspect_drafter(source)
     assert found.family == "DFlash (MiMo)"
     assert found.as_dict()["config"]["layout"] == "MiMo"  # type: ignore[index]
+
+
+def test_assistant_needs_a_target(tmp_path: Path, dense_target: Path) -> None:
+    source = write_checkpoint(tmp_path / "d", assistant_config(), assistant_weights())
+    with pytest.raises(ConversionError, match="a Muse Glimmer assistant, is missing, .* a target"):
+        inspect_drafter(source)
+    assert inspect_drafter(source, dense_target).config.vocab_size == 320
 
 
 def test_everything_has_a_place_in_json(drafter: Path, source: Path, dense_target: Path) -> None:
