@@ -87,7 +87,7 @@ def test_layout_is_named(tmp_path: Path) -> None:
 
 def test_assistant_needs_a_target(tmp_path: Path, dense_target: Path) -> None:
     source = write_checkpoint(tmp_path / "d", assistant_config(), assistant_weights())
-    with pytest.raises(ConversionError, match="a Muse Glimmer assistant, is missing, .* a target"):
+    with pytest.raises(ConversionError, match=r"a Muse Glimmer assistant, is missing, .* a target"):
         inspect_drafter(source)
     assert inspect_drafter(source, dense_target).config.vocab_size == 320
 
