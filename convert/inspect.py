@@ -10,7 +10,8 @@ from .config import DrafterConfig, parse_config
 from .drafter import StrPath
 from .errors import mismatch
 from .families import Layout, identify_layout
-from .gguf_drafter import GgufDrafter, in_gguf_terms, read_drafter
+from .gguf_drafter import GgufDrafter, read_drafter
+from .gguf_settings import in_gguf_terms
 from .gguf_values import strings
 from .target import Target, misfits, read_target
 from .tensor_map import match_tensors, released_names

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from .checkpoint import Json
 from .errors import ConversionError
-from .gguf_drafter import LAYER_TYPES, GgufDrafter, read_drafter
+from .gguf_drafter import GgufDrafter, read_drafter
 from .gguf_file import GgufTensor
+from .gguf_settings import LAYER_TYPES, TOKEN_IDS
 from .weights import row_ranges
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def convert_to_safetensors(
         for mapped, tensor in drafter.tensors
     ]
     if drafter.token_ids is not None:
-        entries.append(_Entry("d2t", "I64", drafter.token_ids))
+        entries.append(_Entry(TOKEN_IDS, "I64", drafter.token_ids))
     with _complete_or_nothing(path) as (config, weights):
         config.write_text(json.dumps(_config(drafter), indent=2) + "\n", encoding="utf-8")
         with weights.open("wb") as file:
