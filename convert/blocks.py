@@ -14,77 +14,91 @@ from numpy.typing import NDArray
 Rows: TypeAlias = NDArray[np.float32]
 
 _BLOCK = 32
-# Added before cutting off the fraction, rounds halves away from zero as C's roundf does. With 0.5
-# itself, the largest float below 0.5 would become 1.
-_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
+_SIGN = np.uint32(1 << 31)
+# Added with a weight's sign before cutting off the fraction, rounds halves away from zero as C's
+# roundf does. With 0.5 itself, the largest float below 0.5 would become 1.
+_BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0)).view(np.uint32)
 # Far below what an F16 scale can tell from 0, far above where 1 / scale overflows and leaves the
 # integers to chance.
 _VANISHING = np.float32(1e-30)
+# Smallest float32 magnitudes, as bits, that become a normal F16 number and infinity.
+_F16_NORMAL, _F16_INFINITE = np.uint32(0x38800000), np.uint32(0x477FF000)
+
+# As bits, by the type of an encoder's result without scales; u2 is BF16.
+_INFINITY = {"<f4": 0x7F800000, "<f2": 0x7C00, "<u2": 0x7F80}
 
 
-def encode_f32(rows: Rows) -> bytes:
+def encode_f32(rows: Rows) -> NDArray[Any]:
     """F32."""
-    return rows.astype("<f4", copy=False).tobytes()
+    return rows.astype("<f4", copy=False)
 
 
-def encode_f16(rows: Rows) -> bytes:
-    """F16."""
-    return rows.astype("<f2").tobytes()
+def encode_f16(rows: Rows) -> NDArray[Any]:
+    """F16. NumPy converts one number after the other; whole arrays of bits are faster."""
+    bits = rows.ravel().view(np.uint32)
+    magnitudes = bits & ~_SIGN
+    # Cuts 13 bits off the mantissa, halves rounded to even, and moves the exponent's bias.
+    rounded = magnitudes + (((bits >> np.uint32(13)) & np.uint32(1)) + np.uint32(0xFFF))
+    halves = ((rounded >> np.uint32(13)) - np.uint32(112 << 10)).astype(np.uint16)
+    halves |= ((bits & _SIGN) >> np.uint32(16)).astype(np.uint16)
+    others = np.flatnonzero((magnitudes < _F16_NORMAL) | (magnitudes >= _F16_INFINITE))
+    halves[others] = rows.ravel()[others].astype(np.float16).view(np.uint16)
+    return halves.view(np.float16).astype("<f2", copy=False)
 
 
-def encode_bf16(rows: Rows) -> bytes:
-    """BF16: float32 cut in half, halves rounded to even."""
+def encode_bf16(rows: Rows) -> NDArray[Any]:
+    """BF16 as its bits: float32 cut in half, halves rounded to even."""
     bits = rows.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
-    return ((bits + (odd + np.uint32(0x7FFF))) >> np.uint32(16)).astype("<u2").tobytes()
+    return ((bits + (odd + np.uint32(0x7FFF))) >> np.uint32(16)).astype("<u2")
 
 
-def encode_q8_0(rows: Rows) -> bytes:
+def encode_q8_0(rows: Rows) -> NDArray[Any]:
     """8 bits, symmetric."""
-    blocks = _blocks(rows)
-    scale = np.abs(blocks).max(axis=1) / np.float32(127)
+    blocks, largest = _blocks(rows)
+    scale = largest / np.float32(127)
     scaled = blocks * _inverse(scale)[:, None]
-    scaled += np.copysign(_BELOW_HALF, scaled)
-    out = np.empty(len(blocks), [("d", "<f2"), ("qs", "i1", _BLOCK)])
-    out["d"], out["qs"] = scale, scaled
-    return out.tobytes()
+    scaled += ((scaled.view(np.uint32) & _SIGN) | _BELOW_HALF).view(np.float32)
+    out = np.empty(len(blocks), [("d", "<f2"), ("qs", f"V{_BLOCK}")])
+    out["d"], out["qs"] = scale, scaled.astype(np.int8).view(f"V{_BLOCK}")[:, 0]
+    return out
 
 
-def encode_q4_0(rows: Rows) -> bytes:
+def encode_q4_0(rows: Rows) -> NDArray[Any]:
     """4 bits, the weight of largest magnitude exact."""
-    scale, quants = _one_sided(_blocks(rows), 16)
+    scale, quants = _one_sided(_blocks(rows)[0], 16)
     out = np.empty(len(quants), [("d", "<f2"), ("qs", "u1", _BLOCK // 2)])
     out["d"], out["qs"] = scale, _nibbles(quants)
-    return out.tobytes()
+    return out
 
 
-def encode_q5_0(rows: Rows) -> bytes:
+def encode_q5_0(rows: Rows) -> NDArray[Any]:
     """5 bits, the weight of largest magnitude exact; the fifth bits lie together."""
-    scale, quants = _one_sided(_blocks(rows), 32)
+    scale, quants = _one_sided(_blocks(rows)[0], 32)
     out = np.empty(len(quants), [("d", "<f2"), ("qh", "u1", 4), ("qs", "u1", _BLOCK // 2)])
     out["d"], out["qh"], out["qs"] = scale, _fifth_bits(quants), _nibbles(quants)
-    return out.tobytes()
+    return out
 
 
-def encode_q4_1(rows: Rows) -> bytes:
+def encode_q4_1(rows: Rows) -> NDArray[Any]:
     """4 bits above the smallest weight."""
-    scale, offset, quants = _two_sided(_blocks(rows), 16)
+    scale, offset, quants = _two_sided(_blocks(rows)[0], 16)
     out = np.empty(len(quants), [("d", "<f2"), ("m", "<f2"), ("qs", "u1", _BLOCK // 2)])
     out["d"], out["m"], out["qs"] = scale, offset, _nibbles(quants)
-    return out.tobytes()
+    return out
 
 
-def encode_q5_1(rows: Rows) -> bytes:
+def encode_q5_1(rows: Rows) -> NDArray[Any]:
     """5 bits above the smallest weight; the fifth bits lie together."""
-    scale, offset, quants = _two_sided(_blocks(rows), 32)
+    scale, offset, quants = _two_sided(_blocks(rows)[0], 32)
     fields = [("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4), ("qs", "u1", _BLOCK // 2)]
     out = np.empty(len(quants), fields)
     out["d"], out["m"] = scale, offset
     out["qh"], out["qs"] = _fifth_bits(quants), _nibbles(quants)
-    return out.tobytes()
+    return out
 
 
-ENCODERS: dict[GGMLQuantizationType, Callable[[Rows], bytes]] = {
+ENCODERS: dict[GGMLQuantizationType, Callable[[Rows], NDArray[Any]]] = {
     GGMLQuantizationType.F32: encode_f32,
     GGMLQuantizationType.F16: encode_f16,
     GGMLQuantizationType.BF16: encode_bf16,
@@ -96,12 +110,25 @@ ENCODERS: dict[GGMLQuantizationType, Callable[[Rows], bytes]] = {
 }
 
 
-def _blocks(rows: Rows) -> Rows:
+def is_finite(encoded: NDArray[Any]) -> bool:
+    """Whether no weight, scale or offset of an encoder's result is NaN or infinite."""
+    if encoded.dtype.names is not None:
+        scales = [encoded[name] for name in ("d", "m") if name in encoded.dtype.names]
+        return all(bool(np.isfinite(scale).all()) for scale in scales)
+    bits = encoded.view(f"<u{encoded.itemsize}")
+    magnitudes = bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)
+    return bool(magnitudes.max(initial=0) < _INFINITY[encoded.dtype.str])
+
+
+def _blocks(rows: Rows) -> tuple[Rows, Rows]:
+    """Rows as blocks, and the largest magnitude of each."""
     blocks = rows.reshape(-1, _BLOCK)
     magnitudes = np.abs(blocks)
-    if magnitudes.max(axis=1).min(initial=np.inf) >= _VANISHING:
-        return blocks
-    return np.where(magnitudes < _VANISHING, np.float32(0), blocks)
+    largest = magnitudes.max(axis=1)
+    if (largest < _VANISHING).any():
+        blocks = np.where(magnitudes < _VANISHING, np.float32(0), blocks)
+        largest = np.where(largest < _VANISHING, np.float32(0), largest)
+    return blocks, largest
 
 
 def _one_sided(blocks: Rows, n_levels: int) -> tuple[Rows, NDArray[np.uint8]]:

@@ -11,7 +11,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 from numpy.typing import NDArray
 
-from .blocks import ENCODERS
+from .blocks import ENCODERS, is_finite
 from .errors import ConversionError, mismatch
 
 OutType: TypeAlias = Literal[
@@ -35,8 +35,8 @@ FILE_TYPES: dict[OutType, LlamaFileType] = {
     "q6_k": LlamaFileType.MOSTLY_Q6_K,
 }
 _F16_LARGEST = 65504.0
-# Largest magnitude that does not become infinite. Scales are F16, and a block's largest weight is
-# as many scales away from 0; the types with an offset keep its smallest weight as F16.
+# Largest magnitude that surely does not become infinite. Scales are F16, and a block's largest
+# weight is as many scales away from 0; the types with an offset keep its smallest weight as F16.
 _LARGEST = {
     GGMLQuantizationType.F32: 3.4028234e38,
     GGMLQuantizationType.F16: _F16_LARGEST,
@@ -69,7 +69,7 @@ def n_bytes(shape: tuple[int, ...], type_: GGMLQuantizationType) -> int:
     return math.prod(shape) // block * block_bytes
 
 
-def encode(name: str, rows: NDArray[np.float32], type_: GGMLQuantizationType) -> bytes:
+def encode(name: str, rows: NDArray[np.float32], type_: GGMLQuantizationType) -> NDArray[np.uint8]:
     """Converts rows to a tensor type.
 
     Args:
@@ -77,15 +77,20 @@ def encode(name: str, rows: NDArray[np.float32], type_: GGMLQuantizationType) ->
         rows: float32 [rows, columns], columns a multiple of the type's block.
         type_: The type to convert to.
 
+    Returns:
+        The bytes of the rows in the file.
+
     Raises:
         ConversionError: A weight is NaN or infinite, or would become infinite.
     """
-    # Two passes without a copy; NaN shows in both.
-    largest = max(rows.max(initial=0), -rows.min(initial=0))
-    if not np.isfinite(largest):
-        message = f"tensor {name} has weights that are NaN or infinite"
-        raise ConversionError(message)
-    if largest > _LARGEST[type_]:
+    # Numbers that a type cannot hold are reported below, not by NumPy.
+    with np.errstate(over="ignore", invalid="ignore"):
+        encoded = ENCODERS[type_](rows)
+    if not is_finite(encoded):
+        largest = float(np.abs(rows).max())
+        if not math.isfinite(largest):
+            message = f"tensor {name} has weights that are NaN or infinite"
+            raise ConversionError(message)
         needed = f"at most {_LARGEST[type_]} for {type_.name}: choose bf16 or f32"
-        raise mismatch(float(largest), at=f"largest weight of tensor {name}", needed=needed)
-    return ENCODERS[type_](rows)
+        raise mismatch(largest, at=f"largest weight of tensor {name}", needed=needed)
+    return encoded.reshape(-1).view(np.uint8)

@@ -126,7 +126,9 @@ def read_header(path: Path) -> dict[str, SourceTensor]:
 
 def _widen(stored: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     if dtype == "BF16":
-        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        widened = np.empty(stored.shape, np.uint32)
+        np.left_shift(stored, 16, out=widened, dtype=np.uint32, casting="unsafe")
+        return widened.view(np.float32)
     return stored.astype(np.float32)
 
 

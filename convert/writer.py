@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 from gguf import GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFWriter
+from numpy.typing import NDArray
 
 from .gguf_file import GgufTensor
 from .gguf_values import MetadataValue
@@ -52,16 +53,16 @@ class OutputTensor:
         """Size in the file, without padding."""
         return n_bytes(self.shape, self.type)
 
-    def encode(self, first_row: int, n_rows: int) -> bytes:
+    def encode(self, first_row: int, n_rows: int) -> NDArray[np.uint8]:
         """Reads rows and converts them to the tensor's type.
 
         Raises:
             ConversionError: A weight is NaN or infinite, or the type cannot hold it.
         """
         if isinstance(self.source, TokenIds):
-            return self.source.ids.astype("<i8").tobytes()
+            return self.source.ids.astype("<i8").view(np.uint8)
         if isinstance(self.source, GgufTensor) and self.source.type is self.type:
-            return self.source.read_stored(first_row, n_rows).tobytes()
+            return self.source.read_stored(first_row, n_rows)
         return encode(self.source.name, self.source.read(first_row, n_rows), self.type)
 
 
@@ -84,9 +85,9 @@ def write_gguf(
                 if tensor is not None:
                     logger.info("%s: %s", tensor.name, tensor.type.name)
                     file.write(bytes(-file.tell() % GGUF_DEFAULT_ALIGNMENT))
-                file.write(piece)
+                file.write(piece.data)
                 if progress is not None:
-                    progress(len(piece))
+                    progress(piece.nbytes)
             file.write(bytes(-file.tell() % GGUF_DEFAULT_ALIGNMENT))
 
 
@@ -104,10 +105,11 @@ def complete_or_nothing(path: Path) -> Iterator[Path]:
 
 def _encoded_pieces(
     tensors: Sequence[OutputTensor],
-) -> Iterator[tuple[OutputTensor | None, bytes]]:
+) -> Iterator[tuple[OutputTensor | None, NDArray[np.uint8]]]:
     """Encodes in several threads; yields the pieces in order, the first of each with its tensor."""
+    _keep_freed_memory()
     n_threads = min(_MAX_THREADS, os.cpu_count() or 1)
-    running: deque[tuple[OutputTensor | None, Future[bytes]]] = deque()
+    running: deque[tuple[OutputTensor | None, Future[NDArray[np.uint8]]]] = deque()
     pool = ThreadPoolExecutor(n_threads)
     try:
         for tensor in tensors:
@@ -121,6 +123,15 @@ def _encoded_pieces(
             yield starting, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _keep_freed_memory() -> None:
+    """Has arrays of a piece's size reuse the memory of earlier ones.
+
+    glibc returns freed blocks of that size to the system and gets them again page by page, which
+    costs several times the arithmetic on them, until it has seen a block of nearly 32 MiB freed.
+    """
+    np.empty(31 << 20, np.uint8)
 
 
 def _write_head(
