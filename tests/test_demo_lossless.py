@@ -64,12 +64,17 @@ def test_acceptance_equals_that_of_stock_llama_cpp(
     report: Callable[[str], None],
 ) -> None:
     table = {}
+    stock_steps = steps = 0
     with stock_server(demo_target, demo_drafter) as address:
         for name, conversation in messages(4).items():
             stock = ask(address, conversation, 128)
             ours = speculative.chat(conversation, SamplingParams(max_tokens=128))
             assert ours.text == stock["choices"][0]["message"]["content"], name
             table[name] = (stock["timings"]["draft_n_accepted"], ours.stats.accepted_tokens)
+            # each pass gives its accepted drafts and one token more, the prompt's pass one token
+            timings = stock["timings"]
+            stock_steps += timings["predicted_n"] - 1 - timings["draft_n_accepted"]
+            steps += ours.stats.verify_steps
             report(f"accepted drafts, {name}: stock {table[name][0]}, ours {table[name][1]}")
     assert len(table) == 12
     for name, (stock_accepted, accepted) in table.items():
@@ -77,3 +82,6 @@ def test_acceptance_equals_that_of_stock_llama_cpp(
         assert abs(accepted - stock_accepted) <= max(1, 0.02 * stock_accepted), name
     total_stock, total = map(sum, zip(*table.values(), strict=True))
     assert total == pytest.approx(total_stock, rel=0.02)
+    stock_mean, mean = 1 + total_stock / stock_steps, 1 + total / steps
+    report(f"mean acceptance length at depth 7: stock {stock_mean:.3f}, ours {mean:.3f}")
+    assert mean == pytest.approx(stock_mean, rel=0.02)

@@ -1,5 +1,6 @@
 """The `dflash2` command as users run it, on the demo pair."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -34,6 +35,20 @@ def test_demo_doctor_json(demo_target: Path, demo_drafter: Path) -> None:
     assert set(document["fused_ops"]) == {device["name"] for device in document["backends"]}
     assert document["errors"] == []
     assert os.access(document["server"], os.X_OK)
+
+
+def test_demo_drafter_is_what_the_command_makes(
+    tmp_path: Path, golden: Path, demo_target: Path, demo_drafter: Path
+) -> None:
+    shipped = hashlib.sha256(demo_drafter.read_bytes()).hexdigest()
+    arguments = ["convert", str(golden), "--target", str(demo_target), "--outtype", "f16"]
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        result = command(*arguments, cwd=folder)
+        assert (result.returncode, result.stderr) == (0, "")
+        (made,) = folder.iterdir()
+        assert made.name == demo_drafter.name
+        assert hashlib.sha256(made.read_bytes()).hexdigest() == shipped
 
 
 @pytest.mark.usefixtures("demo_target")

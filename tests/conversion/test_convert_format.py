@@ -119,14 +119,6 @@ def test_demo_drafter_has_the_released_tables(demo_drafter: Path) -> None:
     }
 
 
-def test_demo_drafter_is_what_the_converter_makes(
-    tmp_path: Path, demo_drafter: Path, demo_target: Path, golden: Path
-) -> None:
-    fresh = convert_drafter(golden, demo_target, tmp_path)
-    assert fresh.name == demo_drafter.name
-    assert fresh.read_bytes() == demo_drafter.read_bytes()
-
-
 @pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0"])
 def test_output_is_the_same_in_every_run(
     tmp_path: Path, dense_target: Path, source: Path, outtype: Any
