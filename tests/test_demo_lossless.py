@@ -58,17 +58,17 @@ def test_greedy_text_on_60_prompts(
 
 @pytest.mark.slow
 def test_acceptance_equals_that_of_stock_llama_cpp(
-    speculative: Dflash2Engine,
-    demo_target: Path,
-    demo_drafter: Path,
-    report: Callable[[str], None],
+    demo_target: Path, demo_drafter: Path, report: Callable[[str], None]
 ) -> None:
     table = {}
     stock_steps = steps = 0
     with stock_server(demo_target, demo_drafter) as address:
         for name, conversation in messages(4).items():
             stock = ask(address, conversation, 128)
-            ours = speculative.chat(conversation, SamplingParams(max_tokens=128))
+            # a new engine evaluates the whole prompt, as the server does: a prefix from its cache
+            # has other roundings, and a near-tie of the target would make these other texts
+            with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048) as engine:
+                ours = engine.chat(conversation, SamplingParams(max_tokens=128))
             assert ours.text == stock["choices"][0]["message"]["content"], name
             table[name] = (stock["timings"]["draft_n_accepted"], ours.stats.accepted_tokens)
             # each pass gives its accepted drafts and one token more, the prompt's pass one token

@@ -238,6 +238,20 @@ std::vector<std::string> GgufFile::tensor_names() const {
     return result;
 }
 
+std::vector<int64_t> GgufFile::read_integers(const std::string & name) const {
+    const int64_t id = gguf_find_tensor(gguf_.get(), name.c_str());
+    if (id < 0 || gguf_get_tensor_type(gguf_.get(), id) != GGML_TYPE_I64) {
+        throw ModelLoadError("[load] " + path_ + ": tensor " + name + " is not I64: convert the file again");
+    }
+    std::vector<int64_t> result(gguf_get_tensor_size(gguf_.get(), id) / sizeof(int64_t));
+    std::ifstream        file(std::filesystem::u8path(path_), std::ios::binary);
+    file.seekg((std::streamoff) (gguf_get_data_offset(gguf_.get()) + gguf_get_tensor_offset(gguf_.get(), id)));
+    if (!file.read(reinterpret_cast<char *>(result.data()), (std::streamsize) (result.size() * sizeof(int64_t)))) {
+        throw ModelLoadError("[load] " + path_ + " is cut short: fetch or convert it again");
+    }
+    return result;
+}
+
 std::vector<int64_t> GgufFile::shape(const std::string & name) const {
     const ggml_tensor * tensor = ggml_get_tensor(tensors_.get(), name.c_str());
     if (!tensor) {

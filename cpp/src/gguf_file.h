@@ -11,7 +11,7 @@
 namespace dflash2 {
 
 // The metadata and the tensor table of a GGUF, read before llama.cpp sees the file, so that what is wrong can be said
-// in words. No tensor data is read.
+// in words. Tensor data is read only where read_integers() asks for it.
 class GgufFile {
 public:
     // throws FileNotFound, ModelLoadError
@@ -38,6 +38,8 @@ public:
     bool                     has_tensor(const std::string & name) const;
     bool                     is_f32(const std::string & name) const;
     std::vector<std::string> tensor_names() const;
+    // The content of an I64 tensor. throws ModelLoadError for another type or a file that ends before it
+    std::vector<int64_t> read_integers(const std::string & name) const;
     // ggml order, trailing ones removed; empty when absent
     std::vector<int64_t> shape(const std::string & name) const;
 

@@ -27,9 +27,6 @@ void refuse_relatives(const GgufFile & file) {
         bad_file(file,
                  "this is a drafter for DeepSeek V4 (dflash.hyper_connection_count), DFlash or DFlash 2 is needed");
     }
-    if (file.has_tensor("d2t")) {
-        bad_file(file, "it drafts from a reduced vocabulary (tensor d2t), which is not supported");
-    }
     if (file.boolean("dflash.sample_from_anchor").value_or(false)) {
         bad_file(
             file,
@@ -127,6 +124,31 @@ void check_attention(const GgufFile & file, DrafterInfo & info) {
     }
 }
 
+// A drafter may have an embedding and a head of its own, the head for a part of the vocabulary: d2t names the token of
+// each of its rows
+void check_vocabulary(const GgufFile & file, const DrafterInfo & info, int64_t n_vocab) {
+    if (file.has_tensor("token_embd.weight")) {
+        check_shape(file, "token_embd.weight", { info.n_embd, n_vocab });
+    }
+    if (!file.has_tensor("d2t")) {
+        if (file.has_tensor("output.weight")) {
+            check_shape(file, "output.weight", { info.n_embd, n_vocab });
+        }
+        return;
+    }
+    if (file.has_tensor("selector_hidden.weight")) {
+        bad_file(file, "a DFlash 2 drafter needs the whole vocabulary, this one has a reduced one (tensor d2t)");
+    }
+    const std::vector<int64_t> tokens = file.read_integers("d2t");
+    check_shape(file, "output.weight", { info.n_embd, (int64_t) tokens.size() });
+    for (const int64_t token : tokens) {
+        if (token < 0 || token >= n_vocab) {
+            bad_file(file, "tensor d2t holds token id " + std::to_string(token) + ", ids go from 0 to " +
+                               std::to_string(n_vocab - 1));
+        }
+    }
+}
+
 // llama.cpp's CPU kernels for these take F32 and end the process over anything else
 void check_f32(const GgufFile & file) {
     for (const std::string & name : file.tensor_names()) {
@@ -196,11 +218,7 @@ DrafterInfo check_drafter(const GgufFile & file) {
     }
     info.mask_token = (Token) *mask;
 
-    for (const char * name : { "token_embd.weight", "output.weight" }) {
-        if (file.has_tensor(name)) {
-            check_shape(file, name, { info.n_embd, n_vocab });
-        }
-    }
+    check_vocabulary(file, info, n_vocab);
     check_f32(file);
     check_shape(file, "fc.weight", { (int64_t) info.taps.size() * info.n_embd, info.n_embd });
     check_selector(file, info, n_vocab);

@@ -143,7 +143,7 @@ BROKEN_DRAFTERS: list[tuple[dict[str, Any], str]] = [
     (set_kv("dflash.rope.dimension_sections", [0, 0, 0, 5]), "rope.dimension_sections"),
     (set_kv("dflash.attention.layer_norm_rms_epsilon", -1.0), "epsilon is -1"),
     (set_kv("tokenizer.ggml.model", "none"), "tokenizer.ggml.model is none"),
-    ({"rename": {"blk.0.ffn_norm.weight": "d2t"}}, "d2t"),
+    ({"rename": {"blk.0.ffn_norm.weight": "d2t"}}, "reduced one .tensor d2t"),
 ]
 
 # change of the target, and what the message must name
@@ -183,6 +183,46 @@ def test_broken_drafter(
 ) -> None:
     with pytest.raises(ModelLoadError, match=message):
         open_engine(dense_pair.target, mutate_gguf(dense_pair.drafter, scratch_file, **change))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "message"),
+    [
+        (np.arange(300, 316), 16, None),
+        (np.arange(310, 326), 16, "d2t holds token id 320"),
+        (np.arange(-1, 15), 16, "d2t holds token id -1"),
+        (np.arange(16), 15, "output.weight has shape"),
+        (np.arange(16, dtype=np.float32), 16, "d2t is not I64"),
+    ],
+    ids=["good", "beyond", "below", "rows", "type"],
+)
+def test_reduced_vocabulary(
+    scratch_file: Path,
+    dense_target: Path,
+    make_drafter: Make,
+    tokens: np.ndarray,
+    rows: int,
+    message: str | None,
+) -> None:
+    reader = gguf.GGUFReader(make_drafter(dflash2=False))
+    writer = gguf.GGUFWriter(scratch_file, "dflash")
+    for field in list(reader.fields.values())[4:]:
+        item = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(field.name, field.contents(), field.types[0], item)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    kind = np.int64 if tokens.dtype != np.float32 else np.float32
+    writer.add_tensor("d2t", tokens.astype(kind))
+    writer.add_tensor("output.weight", np.ones((rows, 288), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    if message is None:
+        open_engine(dense_target, scratch_file).close()
+    else:
+        with pytest.raises(ModelLoadError, match=message):
+            open_engine(dense_target, scratch_file)
 
 
 def test_window_that_no_layer_has(dense_target: Path, make_drafter: Make) -> None:
