@@ -35,3 +35,12 @@ def refuse(tmp_path: Path) -> Iterator[Refuse]:
 
     yield refuse_
     assert list(out.iterdir()) == []
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Path]:
+    """A folder to write to, in which nothing may be left."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    yield folder
+    assert list(folder.iterdir()) == []
