@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ConversionError, mismatch
-from .weights import row_ranges
 
 # The reference implementation refuses longer headers too.
 _MAX_HEADER_BYTES = 100_000_000
@@ -66,18 +65,6 @@ class SourceTensor:
         if dtype is None:
             raise mismatch(self.dtype, at=self._where("dtype"), needed=" or ".join(_WEIGHT_DTYPES))
         return _widen(self._load(dtype, first_row, n_rows), self.dtype)
-
-    def read_rows(self, max_bytes: int) -> Iterator[NDArray[np.float32]]:
-        """Yields the weights in order as float32 [rows, last dimension].
-
-        Args:
-            max_bytes: Size of one piece as float32; a single row may be larger.
-
-        Raises:
-            ConversionError: The type holds no weights, or the file ends early.
-        """
-        for first_row, n_rows in row_ranges(self.shape, max_bytes):
-            yield self.read(first_row, n_rows)
 
     def read_integers(self) -> NDArray[np.int64]:
         """Reads a whole tensor of integers or booleans.

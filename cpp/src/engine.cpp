@@ -55,6 +55,16 @@ int32_t choose_depth(const EngineOptions & options, const DrafterInfo & info) {
     return options.depth == -1 ? most : std::min(options.depth, most);
 }
 
+void check_tokens(const std::string & tag, const std::vector<Token> & tokens, const Target & target) {
+    for (const Token token : tokens) {
+        if (token < 0 || token >= target.n_vocab()) {
+            throw std::invalid_argument("[" + tag + "] token id " + std::to_string(token) +
+                                        " is outside the vocabulary, ids go from 0 to " +
+                                        std::to_string(target.n_vocab() - 1));
+        }
+    }
+}
+
 void check_request(const std::vector<Token> & prompt, const SamplingOptions & options, const Target & target) {
     if (prompt.empty()) {
         throw std::invalid_argument("[prompt] the prompt is empty: at least one token is needed");
@@ -64,13 +74,7 @@ void check_request(const std::vector<Token> & prompt, const SamplingOptions & op
                                     std::to_string(target.n_ctx()) +
                                     ": shorten it or open the engine with a larger n_ctx");
     }
-    for (const Token token : prompt) {
-        if (token < 0 || token >= target.n_vocab()) {
-            throw std::invalid_argument("[prompt] token id " + std::to_string(token) +
-                                        " is outside the vocabulary, ids go from 0 to " +
-                                        std::to_string(target.n_vocab() - 1));
-        }
-    }
+    check_tokens("prompt", prompt, target);
     check_sampling(options, target);
 }
 
@@ -149,13 +153,7 @@ std::vector<Token> Engine::tokenize(std::string_view text, bool add_special) con
 }
 
 std::string Engine::detokenize(const std::vector<Token> & tokens) const {
-    for (const Token token : tokens) {
-        if (token < 0 || token >= impl->target->n_vocab()) {
-            throw std::invalid_argument("[detokenize] token id " + std::to_string(token) +
-                                        " is outside the vocabulary, ids go from 0 to " +
-                                        std::to_string(impl->target->n_vocab() - 1));
-        }
-    }
+    check_tokens("detokenize", tokens, *impl->target);
     return common_detokenize(impl->target->vocab(), tokens, /*special=*/true);
 }
 
@@ -179,9 +177,7 @@ Lattice Engine::draft_lattice(const std::vector<float> & features, Token anchor)
                                     " tokens and a block do not fit in n_ctx, which is " +
                                     std::to_string(impl->target->n_ctx()));
     }
-    if (anchor < 0 || anchor >= impl->target->n_vocab()) {
-        throw std::invalid_argument("[draft_lattice] anchor " + std::to_string(anchor) + " is outside the vocabulary");
-    }
+    check_tokens("draft_lattice", { anchor }, *impl->target);
     // nothing of it may stay, also when it fails half way
     struct Emptied {
         Loop & loop;

@@ -26,21 +26,6 @@ def test_unquantized_output_keeps_every_bit(tmp_path: Path, dense_target: Path, 
         np.testing.assert_array_equal(written[gguf_name(name)].data, checkpoints.values(tensor))
 
 
-def test_rows_that_do_not_fit_q8_0_become_f16(tmp_path: Path, dense_target: Path) -> None:
-    settings = checkpoints.config()
-    settings["dflash_config"]["selector_rank"] = 8
-    weights = checkpoints.weights()
-    for name, tensor in weights.items():
-        if name.endswith("_codebook"):
-            weights[name] = Stored(tensor.dtype, tensor.data[:, :8].copy())
-        elif name.endswith("hidden_projection.weight"):
-            weights[name] = Stored(tensor.dtype, tensor.data[:8].copy())
-    source = write_checkpoint(tmp_path / "d", settings, weights)
-    written = tensors(convert_drafter(source, dense_target, tmp_path, outtype="q8_0"))
-    assert written["selector_predecessor.weight"].tensor_type.name == "F16"
-    assert written["selector_hidden.weight"].tensor_type.name == "Q8_0"
-
-
 def test_q8_0_of_vanishing_weights_is_zero(tmp_path: Path, dense_target: Path) -> None:
     weights = checkpoints.weights()
     weights["fc.weight"] = checkpoints.stored(np.full((288, 576), 1e-39, np.float32))

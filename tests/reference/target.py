@@ -44,13 +44,6 @@ class Target:
         outputs = self.layer_outputs(tokens)
         return np.concatenate([outputs[layer] for layer in layers], axis=1)
 
-    def greedy(self, prompt: list[int], n: int) -> list[int]:
-        """The n tokens that follow the prompt at temperature 0."""
-        tokens = list(prompt)
-        for _ in range(n):
-            tokens.append(int(np.argmax(self.logits(tokens)[-1])))
-        return tokens[len(prompt) :]
-
     def _layer(self, index: int, x: Array) -> Array:
         def weight(name: str) -> Array:
             return self.tensors[f"blk.{index}.{name}.weight"]
