@@ -24,6 +24,8 @@ def stats(**counts: Any) -> SimpleNamespace:
         "accepted_per_position": [],
         "depth_histogram": [],
         "verify_rule": "match",
+        "verify_ms": [],
+        "draft_ms": [],
         "fused_ops": "composed",
         "prompt_seconds": 0.5,
         "draft_seconds": 0.0,

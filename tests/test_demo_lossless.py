@@ -26,7 +26,7 @@ def messages(n: int) -> dict[str, Conversation]:
 
 @pytest.fixture(scope="module")
 def speculative(demo_target: Path, demo_drafter: Path) -> Iterator[Dflash2Engine]:
-    with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048) as engine:
+    with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048, depth=7) as engine:
         yield engine
 
 
@@ -67,7 +67,7 @@ def test_acceptance_equals_that_of_stock_llama_cpp(
             stock = ask(address, conversation, 128)
             # a new engine evaluates the whole prompt, as the server does: a prefix from its cache
             # has other roundings, and a near-tie of the target would make these other texts
-            with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048) as engine:
+            with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048, depth=7) as engine:
                 ours = engine.chat(conversation, SamplingParams(max_tokens=128))
             assert ours.text == stock["choices"][0]["message"]["content"], name
             table[name] = (stock["timings"]["draft_n_accepted"], ours.stats.accepted_tokens)

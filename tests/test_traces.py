@@ -4,6 +4,7 @@ The reference follows the tokens the engine gave, but computes target features a
 and from nothing: a wrong key, position or row in any of the engine's caches shows.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,8 @@ TOLERANCE = 5e-4
 
 def open_engine(pair: Pair, **options: Any) -> Dflash2Engine:
     # flash attention on a CPU rounds even an F32 cache
-    exact: dict[str, Any] = {"cache_type": "f32", "flash_attn": "off"}
-    return Dflash2Engine(*pair, n_ctx=640, n_threads=1, device="cpu", **exact, **options)
+    options = {"cache_type": "f32", "flash_attn": "off", "depth": 7} | options
+    return Dflash2Engine(*pair, n_ctx=640, n_threads=1, device="cpu", **options)
 
 
 def prompt_of(n_tokens: int) -> list[int]:
@@ -186,3 +187,33 @@ def test_scrambled_pair_accepts_no_draft(scrambled_pair: Pair) -> None:
     with open_engine(scrambled_pair) as engine:
         trace = compare_answer(engine, scrambled_pair, list(b"hello"), 20, Choices())
     assert [cycle.n_accepted for cycle in trace] == [0] * 19
+
+
+@pytest.mark.parametrize("window", [None, WINDOW], ids=["full", "sliding"])
+def test_drafts_after_a_time_without(dense: Callable[..., Pair], window: int | None) -> None:
+    """A drafter that is no good is asked again now and then, and must know what it missed."""
+    pair = dense(window=window)
+    target = Target(pair.target)
+    drafter = Drafter.from_gguf(pair.drafter, target.embedding, target.head)
+    params = SamplingParams(max_tokens=500, ignore_eos=True, trace=True)
+    n_resumed = 0
+    with open_engine(pair, depth="auto") as engine:
+        for n_tokens in (5, 20, 60):
+            result = engine.generate(prompt_of(n_tokens), params)
+            assert result.trace is not None
+            tokens = [*prompt_of(n_tokens), *result.token_ids]
+            outputs = target.layer_outputs(tokens)
+            taps = drafter.config.tap_layers
+            features = np.concatenate([outputs[layer] for layer in taps], axis=1)
+            for before, cycle in itertools.pairwise(result.trace):
+                n_resumed += before.depth == 0 and cycle.depth > 0
+                # how wide the block was cannot be seen, only how much of it was proposed
+                paths = [
+                    drafter.draft(
+                        features[: cycle.position], tokens[cycle.position], width + 1
+                    ).path[: cycle.depth]
+                    for width in range(cycle.depth, engine.block_size)
+                    if cycle.depth
+                ]
+                assert not cycle.depth or list(cycle.draft) in paths
+    assert n_resumed >= 2

@@ -21,6 +21,7 @@ STATS = GenerationStats(
     accepted_per_position=(8, 4, 2, 0, 0),
     depth_histogram=(1, 0, 0, 5, 0, 4),
     verify_rule="match",
+    cost_model={"verify_ms": {1: 5.5, 8: 25.0}},
     fused_ops="composed",
     prompt_seconds=0.5,
     draft_seconds=0.1,

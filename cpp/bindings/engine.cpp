@@ -90,7 +90,7 @@ void register_engine(py::module_ & module) {
         .def_property_readonly("n_parallel", &Engine::n_parallel)
         .def_property_readonly("n_vocab", &Engine::n_vocab)
         .def_property_readonly("block_size", &Engine::block_size, "Of the drafter, anchor included; 0 without one.")
-        .def_property_readonly("depth", &Engine::depth, "Draft tokens per cycle; 0 without a drafter.")
+        .def_property_readonly("depth", &Engine::depth, "Most draft tokens per cycle; 0 without a drafter.")
         .def_property_readonly("mask_token", &Engine::mask_token, "Of the drafter; -1 without one.")
         .def_property_readonly("tap_layers", &Engine::tap_layers,
                                "0-based target layers whose output the drafter reads.")

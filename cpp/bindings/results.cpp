@@ -19,6 +19,8 @@ void register_results(py::module_ & module) {
         .def_readonly("depth_histogram", &Stats::depth_histogram)
         .def_readonly("verify_rule", &Stats::verify_rule)
         .def_readonly("fused_ops", &Stats::fused_ops)
+        .def_readonly("verify_ms", &Stats::verify_ms, "(rows of the decode, ms), ascending; in a total only.")
+        .def_readonly("draft_ms", &Stats::draft_ms)
         .def_readonly("prompt_seconds", &Stats::prompt_seconds)
         .def_readonly("draft_seconds", &Stats::draft_seconds)
         .def_readonly("inject_seconds", &Stats::inject_seconds)

@@ -114,7 +114,7 @@ public:
     int32_t                  n_parallel() const;
     int32_t                  n_vocab() const;
     int32_t                  block_size() const;  // of the drafter, anchor included; 0 without one
-    int32_t                  depth() const;       // draft tokens per cycle; 0 without a drafter
+    int32_t                  depth() const;       // most draft tokens per cycle; 0 without a drafter
     int32_t                  mask_token() const;  // of the drafter; -1 without one
     std::vector<int32_t>     tap_layers() const;  // 0-based target layers whose output the drafter reads
     std::vector<std::string> devices() const;     // names of the devices that hold the target

@@ -19,7 +19,8 @@ struct EngineOptions {
     std::string device       = "auto";  // "auto", "cpu", or device names separated by commas
     std::string flash_attn   = "auto";  // "auto", "on", "off"
     int32_t     depth        = -1;      // drafted tokens per cycle; -1: automatic; more than block size - 1 is clamped
-    std::string verify       = "auto";  // "auto" or "match"
+    float       p_min        = 0.0f;    // a draft ends before the first slot whose best probability is lower
+    std::string verify       = "auto";  // "auto", "reject", "block", "match"
     std::string cache_type   = "f16";   // type of both K and V caches of the target: f32, f16, bf16, q8_0, q4_0 ...
     std::string rpc;                    // "host:port,...": RPC servers whose devices are added
 };

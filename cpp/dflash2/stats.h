@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dflash2 {
@@ -19,14 +20,18 @@ struct Stats {
     std::vector<int64_t> accepted_per_position;  // [i]: cycles in which draft token i was accepted
     std::vector<int64_t> depth_histogram;        // [n]: cycles that verified n draft tokens
 
-    std::string verify_rule;  // "match"; "none" without a drafter
+    std::string verify_rule;  // "match", "reject", "block"; "none" without a drafter; "mixed" in a total of several
     std::string fused_ops;    // "composed"; "none" without a drafter
+
+    // What passes cost on this machine, as the engine has measured: (rows of the decode, ms), in a total only.
+    std::vector<std::pair<int32_t, double>> verify_ms;
+    std::vector<std::pair<int32_t, double>> draft_ms;
 
     double prompt_seconds     = 0;
     double draft_seconds      = 0;
     double inject_seconds     = 0;
     double verify_seconds     = 0;
-    double sample_seconds     = 0;
+    double sample_seconds     = 0;  // walks and verification
     double generation_seconds = 0;  // from the end of the prompt to the last token
 
     // 1 + accepted / verify steps, as llama-server and vLLM count it: the bonus token is included

@@ -9,12 +9,19 @@
 
 namespace dflash2 {
 
+namespace {
+
+// Target features kept for sequences that do not draft at present
+constexpr size_t max_backlog_bytes = 64 << 20;
+
+}  // namespace
+
 Drafter::Drafter(const EngineOptions & options,
                  BackendParams &       backend,
                  const Target &        target,
                  const DrafterInfo &   info,
-                 int32_t               depth) :
-    info_(info), n_rows_(depth + 1), n_features_(target.n_features()), n_vocab_(target.n_vocab()) {
+                 int32_t               max_depth) :
+    info_(info), n_features_(target.n_features()), n_vocab_(target.n_vocab()), backlogs_(options.n_parallel) {
     const FirstError errors;
 
     model_.reset(llama_model_load_from_file(options.draft.c_str(), backend.model_params()));
@@ -24,7 +31,7 @@ Drafter::Drafter(const EngineOptions & options,
 
     // A non-causal block must not be cut, and llama.cpp aborts when a call exceeds the micro-batch. Not larger than
     // needed: its graph reserves several vocabulary rows for each row of the micro-batch
-    const uint32_t n_ubatch = std::max(128, options.n_parallel * n_rows_);
+    const uint32_t n_ubatch = std::max(128, options.n_parallel * (max_depth + 1));
 
     llama_context_params params = backend.context_params();
     params.n_seq_max            = options.n_parallel;
@@ -47,46 +54,86 @@ Drafter::Drafter(const EngineOptions & options,
         llama_set_embeddings_nextn(context_.get(), true, /*masked=*/false);
     }
 
-    draft({ { 0, 0, info.mask_token } });
+    draft({ { 0, 0, info.mask_token } }, max_depth);
+}
+
+float * Drafter::append(llama_seq_id seq, llama_pos pos) {
+    Backlog & backlog = backlogs_[seq];
+    if (pos != backlog.first + this->backlog(seq)) {
+        backlog.features.clear();
+    }
+    if (backlog.features.empty()) {
+        backlog.first = pos;
+    }
+    // what lies before the window will not be looked at; in steps, so that the rest is not moved for every row
+    const int32_t outside = backlog.first < first_needed(pos + 1) ? first_needed(pos + 1) - backlog.first : 0;
+    if (outside >= std::max(1, info_.window / 4)) {
+        backlog.features.erase(backlog.features.begin(),
+                               backlog.features.begin() + (ptrdiff_t) std::min<size_t>(backlog.features.size(),
+                                                                                       (size_t) outside * n_features_));
+        backlog.first += outside;
+    }
+    backlog.features.resize(backlog.features.size() + n_features_);
+    return backlog.features.data() + backlog.features.size() - n_features_;
 }
 
 void Drafter::stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row) {
-    features_.resize(features_.size() + n_features_);
-    target.read_features(row, features_.data() + features_.size() - n_features_);
-    staged_.push_back({ seq, pos });
+    target.read_features(row, append(seq, pos));
 }
 
 void Drafter::stage(llama_seq_id seq, llama_pos pos, const float * features) {
-    features_.insert(features_.end(), features, features + n_features_);
-    staged_.push_back({ seq, pos });
+    std::copy(features, features + n_features_, append(seq, pos));
 }
 
-void Drafter::inject() {
+int32_t Drafter::backlog(llama_seq_id seq) const {
+    return (int32_t) (backlogs_[seq].features.size() / n_features_);
+}
+
+bool Drafter::overfull() const {
+    size_t n = 0;
+    for (const Backlog & backlog : backlogs_) {
+        n += backlog.features.size();
+    }
+    return n * sizeof(float) > max_backlog_bytes;
+}
+
+void Drafter::inject(const std::vector<llama_seq_id> & seqs) {
     common_batch batch(context_.get());
     const auto   n_batch = (int32_t) llama_n_batch(context_.get());
-    for (size_t i = 0; i < staged_.size(); ++i) {
-        const llama_pos pos = staged_[i].pos;
-        // temporal, height, width, unused: an M-RoPE drafter reads the first only
-        const llama_pos sections[4] = { pos, pos, pos, 0 };
-        batch.add_embd({ features_.data() + i * n_features_, 1, (size_t) n_features_ }, sections, staged_[i].seq,
-                       false);
-        if (batch.size() == n_batch || i + 1 == staged_.size()) {
-            process(context_.get(), batch, "drafter");
-            batch.clear();
+    for (const llama_seq_id seq : seqs) {
+        Backlog &     backlog = backlogs_[seq];
+        const int32_t n_rows  = this->backlog(seq);
+        // a gap before the rows is outside of the window, but must not look like a prefix to start from
+        if (n_rows > 0 && llama_memory_seq_pos_max(llama_get_memory(context_.get()), seq) < backlog.first - 1) {
+            llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
         }
+        for (int32_t i = 0; i < n_rows; ++i) {
+            const llama_pos pos = backlog.first + i;
+            // temporal, height, width, unused: an M-RoPE drafter reads the first only
+            const llama_pos sections[4] = { pos, pos, pos, 0 };
+            batch.add_embd({ backlog.features.data() + (size_t) i * n_features_, 1, (size_t) n_features_ }, sections,
+                           seq, false);
+            if (batch.size() == n_batch) {
+                process(context_.get(), batch, "drafter");
+                batch.clear();
+            }
+        }
+        backlog.first += n_rows;
+        backlog.features.clear();
     }
-    staged_.clear();
-    features_.clear();
+    if (batch.size() > 0) {
+        process(context_.get(), batch, "drafter");
+    }
 }
 
-bool Drafter::fits(llama_pos pos) const {
-    return pos + n_rows_ <= (llama_pos) llama_n_ctx_seq(context_.get());
+int32_t Drafter::room(llama_pos pos) const {
+    return std::max(0, (int32_t) llama_n_ctx_seq(context_.get()) - pos - 1);
 }
 
-std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks) {
+std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks, int32_t depth) {
     common_batch batch(context_.get());
     for (const Block & block : blocks) {
-        for (int32_t i = 0; i < n_rows_; ++i) {
+        for (int32_t i = 0; i <= depth; ++i) {
             // the selector's result leaves without outputs; DFlash 1 is read from the logits, whose rows are right only
             // when all are asked for, since llama.cpp's graph does not gather those that are
             const bool output = info_.n_cand == 0;
@@ -97,24 +144,24 @@ std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks) {
 
     std::vector<Lattice> lattices;
     for (size_t i = 0; i < blocks.size(); ++i) {
-        lattices.push_back(info_.n_cand > 0 ? read_selector((int32_t) i) : read_argmax((int32_t) i));
+        lattices.push_back(info_.n_cand > 0 ? read_selector((int32_t) i, depth) : read_argmax((int32_t) i, depth));
         // keys and values of mask tokens must never be seen again
-        trim(blocks[i].seq, blocks[i].pos);
+        llama_memory_seq_rm(llama_get_memory(context_.get()), blocks[i].seq, blocks[i].pos, -1);
     }
     return lattices;
 }
 
 // llama.cpp's composed graph packs a row of n_embd numbers for each row of the block: n_cand ids, then the scores
 // [predecessor][candidate]
-Lattice Drafter::read_selector(int32_t block) const {
+Lattice Drafter::read_selector(int32_t block, int32_t depth) const {
     const int32_t k = info_.n_cand;
     Lattice       lattice;
-    lattice.n_slots = n_rows_ - 1;
+    lattice.n_slots = depth;
     lattice.n_cand  = k;
 
     const float * rows = llama_get_embeddings_nextn(context_.get());
-    for (int32_t i = 1; i < n_rows_; ++i) {
-        const float * row = rows + ((size_t) block * n_rows_ + i) * info_.n_embd;
+    for (int32_t i = 1; i <= depth; ++i) {
+        const float * row = rows + ((size_t) block * (depth + 1) + i) * info_.n_embd;
         for (int32_t c = 0; c < k; ++c) {
             lattice.ids.push_back((Token) row[c]);
         }
@@ -123,26 +170,30 @@ Lattice Drafter::read_selector(int32_t block) const {
     return lattice;
 }
 
-Lattice Drafter::read_argmax(int32_t block) const {
+Lattice Drafter::read_argmax(int32_t block, int32_t depth) const {
     Lattice lattice;
-    lattice.n_slots = n_rows_ - 1;
+    lattice.n_slots = depth;
     lattice.n_cand  = 1;
     lattice.scores.assign(lattice.n_slots, 0.0f);
-    for (int32_t i = 1; i < n_rows_; ++i) {
-        const float * logits = llama_get_logits_ith(context_.get(), block * n_rows_ + i);
+    for (int32_t i = 1; i <= depth; ++i) {
+        const float * logits = llama_get_logits_ith(context_.get(), block * (depth + 1) + i);
         lattice.ids.push_back((Token) (std::max_element(logits, logits + n_vocab_) - logits));
     }
     return lattice;
 }
 
 bool Drafter::trim(llama_seq_id seq, llama_pos p) {
+    Backlog &    backlog = backlogs_[seq];
+    const size_t n_rows  = (size_t) std::clamp(p - backlog.first, 0, this->backlog(seq));
+    backlog.features.resize(n_rows * n_features_);
     return llama_memory_seq_rm(llama_get_memory(context_.get()), seq, p, -1);
 }
 
 void Drafter::clear() {
     llama_memory_clear(llama_get_memory(context_.get()), true);
-    staged_.clear();
-    features_.clear();
+    for (Backlog & backlog : backlogs_) {
+        backlog.features.clear();
+    }
 }
 
 llama_pos Drafter::first_needed(int32_t n_prompt) const {
@@ -151,9 +202,17 @@ llama_pos Drafter::first_needed(int32_t n_prompt) const {
 
 bool Drafter::reaches(llama_seq_id seq, llama_pos p) const {
     llama_memory_t  memory = llama_get_memory(context_.get());
-    const llama_pos lowest = llama_memory_seq_pos_min(memory, seq);
+    const int32_t   n_rows = backlog(seq);
+    const llama_pos first  = backlogs_[seq].first;
     const llama_pos needed = info_.window > 0 ? std::max(0, p - info_.window + 1) : 0;
-    return lowest >= 0 && lowest <= needed && llama_memory_seq_pos_max(memory, seq) >= p - 1;
+
+    llama_pos lowest = llama_memory_seq_pos_min(memory, seq);
+    llama_pos end    = llama_memory_seq_pos_max(memory, seq) + 1;
+    if (n_rows > 0) {
+        lowest = lowest >= 0 && end == first ? lowest : first;
+        end    = first + n_rows;
+    }
+    return lowest >= 0 && lowest <= needed && end >= p;
 }
 
 }  // namespace dflash2

@@ -13,19 +13,23 @@ namespace dflash2 {
 // The drafter model and its cache, which holds keys and values made of target features, at the positions of the target.
 class Drafter {
 public:
-    // The rows of one block that drafts `depth` tokens: depth + 1 <= info.block_size.
-    // throws ModelLoadError
+    // max_depth: most tokens a block will draft, below info.block_size. throws ModelLoadError
     Drafter(const EngineOptions & options,
             BackendParams &       backend,
             const Target &        target,
             const DrafterInfo &   info,
-            int32_t               depth);
+            int32_t               max_depth);
 
-    // Appends a row of target features, [n_features], to what the next inject() writes.
+    // Keeps a row of target features, [n_features], until inject() writes it to the cache. The rows of a sequence come
+    // in the order of their positions; where one does not follow the last, all before it counts as forgotten.
     void stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
     void stage(llama_seq_id seq, llama_pos pos, const float * features);
-    // Writes the staged rows to the cache. throws Error, Interrupted
-    void inject();
+    // Rows that inject() would write
+    int32_t backlog(llama_seq_id seq) const;
+    // Whether the rows kept take more memory than they should: inject all of them
+    bool overfull() const;
+    // Writes what is staged for a sequence to the cache. throws Error, Interrupted
+    void inject(const std::vector<llama_seq_id> & seqs);
 
     // One block, whose anchor stands at position `pos`: the cache must hold 0 .. pos - 1 of the sequence.
     struct Block {
@@ -34,10 +38,10 @@ public:
         Token        anchor;
     };
 
-    // Whether the cache has room for a block at `pos`: it is as long as the target's, so the last tokens have none.
-    bool fits(llama_pos pos) const;
-    // Drafts all blocks in one decode; the cache is as before. [blocks]. throws Error, Interrupted
-    std::vector<Lattice> draft(const std::vector<Block> & blocks);
+    // Most tokens that can be drafted at `pos`: the cache is as long as the target's, so the last positions have fewer.
+    int32_t room(llama_pos pos) const;
+    // Drafts `depth` tokens for each block in one decode; the cache is as before. [blocks]. throws Error, Interrupted
+    std::vector<Lattice> draft(const std::vector<Block> & blocks, int32_t depth);
 
     // As the target's
     bool trim(llama_seq_id seq, llama_pos p);
@@ -51,23 +55,22 @@ public:
     const DrafterInfo & info() const { return info_; }
 
 private:
-    Lattice read_selector(int32_t block) const;
-    Lattice read_argmax(int32_t block) const;
-
-    DrafterInfo       info_;
-    int32_t           n_rows_;  // of one block
-    int32_t           n_features_;
-    int32_t           n_vocab_;
-    llama_model_ptr   model_;
-    llama_context_ptr context_;
-
-    struct Row {
-        llama_seq_id seq;
-        llama_pos    pos;
+    // Rows of consecutive positions
+    struct Backlog {
+        llama_pos          first = 0;
+        std::vector<float> features;  // [rows][n_features]
     };
 
-    std::vector<Row>   staged_;
-    std::vector<float> features_;  // [staged][n_features]
+    float * append(llama_seq_id seq, llama_pos pos);
+    Lattice read_selector(int32_t block, int32_t depth) const;
+    Lattice read_argmax(int32_t block, int32_t depth) const;
+
+    DrafterInfo          info_;
+    int32_t              n_features_;
+    int32_t              n_vocab_;
+    std::vector<Backlog> backlogs_;  // [sequences]
+    llama_model_ptr      model_;
+    llama_context_ptr    context_;
 };
 
 }  // namespace dflash2

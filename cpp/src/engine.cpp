@@ -6,6 +6,7 @@
 #include "logging.h"
 #include "loop.h"
 #include "pair.h"
+#include "sampling_params.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -39,12 +40,17 @@ void check_options(const EngineOptions & options) {
         throw std::invalid_argument("[engine] depth is " + std::to_string(options.depth) +
                                     ", it must be at least 1, or automatic");
     }
-    if (options.verify != "auto" && options.verify != "match") {
-        throw std::invalid_argument("[engine] verify is '" + options.verify + "', it must be auto or match");
+    if (!(options.p_min >= 0 && options.p_min <= 1)) {
+        throw std::invalid_argument("[engine] p_min is " + std::to_string(options.p_min) + ", it must be from 0 to 1");
+    }
+    if (options.verify != "auto" && options.verify != "reject" && options.verify != "block" &&
+        options.verify != "match") {
+        throw std::invalid_argument("[engine] verify is '" + options.verify +
+                                    "', it must be auto, reject, block or match");
     }
 }
 
-// Draft tokens per cycle. Automatic: all the drafter was trained for
+// Most draft tokens per cycle. Automatic: what the drafter was trained for
 int32_t choose_depth(const EngineOptions & options, const DrafterInfo & info) {
     const int32_t most = info.block_size - 1;
     if (options.depth > most) {
@@ -111,10 +117,13 @@ Engine::Impl::Impl(const EngineOptions & options) : n_parallel(options.n_paralle
         target  = std::make_unique<Target>(options, backend, depth, info.taps);
         drafter = std::make_unique<Drafter>(options, backend, *target, info, depth);
         llama_set_abort_callback(drafter->context(), is_interrupted, this);
-        log_line(LogLevel::info, "drafting " + std::to_string(depth) + " tokens a cycle, verify rule match");
+        log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") +
+                                     std::to_string(depth) + " tokens a cycle, verify rule " + options.verify);
     }
     llama_set_abort_callback(target->context(), is_interrupted, this);
-    loop = std::make_unique<Loop>(*target, drafter.get(), depth, n_parallel, options.n_batch);
+    loop = std::make_unique<Loop>(
+        *target, drafter.get(),
+        Loop::Options{ depth, options.depth == -1, options.p_min, options.verify, n_parallel, options.n_batch });
     chat = std::make_unique<ChatTemplate>(target->model());
 }
 
@@ -172,7 +181,7 @@ Lattice Engine::draft_lattice(const std::vector<float> & features, Token anchor)
                                     " numbers are given, rows of " + std::to_string(width) + " are needed");
     }
     const auto n_tokens = (int32_t) (features.size() / width);
-    if (!impl->drafter->fits(n_tokens)) {
+    if (impl->drafter->room(n_tokens) < impl->depth) {
         throw std::invalid_argument("[draft_lattice] " + std::to_string(n_tokens) +
                                     " tokens and a block do not fit in n_ctx, which is " +
                                     std::to_string(impl->target->n_ctx()));
@@ -188,8 +197,8 @@ Lattice Engine::draft_lattice(const std::vector<float> & features, Token anchor)
     for (int32_t pos = 0; pos < n_tokens; ++pos) {
         impl->drafter->stage(0, pos, features.data() + pos * width);
     }
-    impl->drafter->inject();
-    return impl->drafter->draft({ { 0, n_tokens, anchor } }).front();
+    impl->drafter->inject({ 0 });
+    return impl->drafter->draft({ { 0, n_tokens, anchor } }, impl->depth).front();
 }
 
 Stats Engine::stats() const {

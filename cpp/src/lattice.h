@@ -1,14 +1,44 @@
 #pragma once
 
 #include "dflash2/engine.h"
+#include "law.h"
 
+#include <functional>
 #include <vector>
 
 namespace dflash2 {
 
-// The greedy path: from the anchor on, the best-scored candidate of each slot given the one taken before it. Equal
-// scores: the first candidate. NaN counts as -inf, and a slot with nothing else ends the path. At most `depth` tokens.
-// Not the jointly best path: the selector was trained for this walk.
-std::vector<Token> greedy_walk(const Lattice & lattice, int32_t depth);
+// A path through a lattice: the tokens proposed for the slots after the anchor.
+struct Draft {
+    std::vector<Token> tokens;
+    std::vector<float>
+                     confidence;  // [tokens] the greatest probability at the slot, and at a slot that was not proposed
+    std::vector<Law> q;           // [tokens] the law the token was drawn from; empty after a greedy walk
+};
+
+// Asked before each slot, the last of `confidence`: whether to propose it. confidence: the greatest probability at each
+// slot, given the path before it. Exact sampling rests on it: the answer may depend on that path and on these numbers,
+// never on what will be drawn.
+using Extend = std::function<bool(const std::vector<float> & confidence)>;
+
+// Sets the scores of candidates that may not follow `path` to -inf. ids, scores: [n_cand]
+using Mask = std::function<void(const std::vector<Token> & path, const Token * ids, float * scores, int32_t n_cand)>;
+
+// Whether an answer is complete with a token: nothing after it is of use
+using Ends = std::function<bool(Token)>;
+
+struct WalkOptions {
+    int32_t depth       = 0;     // most tokens
+    float   temperature = 0.0f;  // of the request; 0: greedy
+    Extend  extend;              // empty: always
+    Mask    mask;                // empty: none
+    Ends    ends;                // empty: no token
+};
+
+// Temperature 0, the greedy path: from the anchor on, the best-scored candidate of each slot given the one taken before
+// it. Not the jointly best path: the selector was trained for this walk. Equal scores: the first candidate.
+// Above 0 every slot is drawn from q = softmax(scores / temperature), one number of `random` each.
+// NaN counts as -inf, and a slot with nothing else ends the path; so does a token that ends the answer. `random` is not used when greedy.
+Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random);
 
 }  // namespace dflash2

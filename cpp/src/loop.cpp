@@ -1,9 +1,9 @@
 #include "loop.h"
 
 #include "dflash2/errors.h"
-#include "lattice.h"
 #include "logging.h"
-#include "verify.h"
+#include "logprobs.h"
+#include "sampling_params.h"
 
 #include <algorithm>
 
@@ -17,16 +17,65 @@ double seconds_since(int64_t start_us) {
 
 }  // namespace
 
-Loop::Loop(Target & target, Drafter * drafter, int32_t depth, int32_t n_parallel, int32_t n_prefill) :
-    target_(target), drafter_(drafter), depth_(depth), n_parallel_(n_parallel), n_prefill_(n_prefill),
-    slots_(n_parallel), total_(new_stats()) {}
+Loop::Loop(Target & target, Drafter * drafter, Options options) :
+    target_(target), drafter_(drafter), options_(std::move(options)), policy_(std::max(1, options_.depth)),
+    slots_(options_.n_parallel) {
+    if (drafter_ && options_.adaptive) {
+        measure_costs();
+    }
+}
+
+// Passes of a few widths, so that the first requests need not find out what they cost. Up to the first that is slow:
+// where one takes long, so does a request, and there is time to learn
+void Loop::measure_costs() {
+    constexpr double slow   = 0.1;  // seconds
+    constexpr int    n_runs = 3;    // the first of a width also plans its graph
+    const int32_t    widest = options_.depth + 1;
+
+    for (const int32_t rows : { 1, 2, 4, widest }) {
+        double seconds = 0;
+        for (int run = 0; run < n_runs && seconds < slow; ++run) {
+            common_batch batch(target_.context());
+            for (int32_t i = 0; i < rows; ++i) {
+                batch.add(0, i, 0, true);
+            }
+            const int64_t start = ggml_time_us();
+            target_.decode(batch);
+            llama_synchronize(target_.context());
+            seconds = seconds_since(start);
+            policy_.record_verify(rows, seconds);
+            target_.clear();
+        }
+        if (seconds > slow) {
+            break;
+        }
+    }
+    for (const int32_t rows : { 2, widest }) {
+        for (int run = 0; run < n_runs; ++run) {
+            const int64_t start = ggml_time_us();
+            drafter_->draft({ { 0, 0, drafter_->info().mask_token } }, rows - 1);
+            policy_.record_draft(rows, seconds_since(start));
+        }
+    }
+}
 
 int64_t Loop::submit(const std::vector<Token> & prompt, const SamplingOptions & options) {
+    Sampler sampler(sampling_params(options, target_), target_.model());
+    for (const Token token : prompt) {
+        sampler.accept(token, /*generated=*/false);
+    }
+    const Rule rule = drafter_ ? choose_rule(options_.verify, sampler) : Rule::match;
+
     auto sequence =
-        std::make_unique<Sequence>(Sequence{ next_id_, options, Sampler(options, target_, prompt),
-                                             TextStream(options.stop), new_stats(), prompt, (int32_t) prompt.size() });
+        std::make_unique<Sequence>(Sequence{ next_id_, options, std::move(sampler), rule, Randoms(options.seed),
+                                             TextStream(options.stop), Stats(), prompt, (int32_t) prompt.size() });
+    sequence->stats.verify_rule   = drafter_ ? name(rule) : "none";
+    sequence->stats.fused_ops     = drafter_ ? "composed" : "none";
     sequence->stats.prompt_tokens = (int64_t) prompt.size();
     total_.prompt_tokens += (int64_t) prompt.size();
+    total_.verify_rule = total_.verify_rule.empty() || total_.verify_rule == sequence->stats.verify_rule ?
+                             sequence->stats.verify_rule :
+                             "mixed";
     sequences_.push_back(std::move(sequence));
     return next_id_++;
 }
@@ -56,7 +105,7 @@ std::vector<Chunk> Loop::step() {
 
 // Gives free slots to the requests that wait longest, each the one that holds most of its prompt already
 void Loop::admit() {
-    std::vector<bool> taken(n_parallel_, false);
+    std::vector<bool> taken(options_.n_parallel, false);
     for (const SequencePtr & sequence : sequences_) {
         if (sequence->slot >= 0) {
             taken[sequence->slot] = true;
@@ -68,7 +117,7 @@ void Loop::admit() {
         }
         int32_t best      = -1;
         size_t  best_size = 0;
-        for (int32_t slot = 0; slot < n_parallel_; ++slot) {
+        for (int32_t slot = 0; slot < options_.n_parallel; ++slot) {
             const auto & held = slots_[slot];
             const size_t size =
                 std::mismatch(held.begin(), held.end(), sequence->tokens.begin(), sequence->tokens.end()).first -
@@ -115,7 +164,7 @@ void Loop::reuse_prefix(Sequence & sequence) {
 
 // Draft, verify, commit: one cycle of all sequences that generate
 void Loop::run_cycle(std::vector<Chunk> & chunks) {
-    std::vector<Sequence *> running;
+    Running running;
     for (const SequencePtr & sequence : sequences_) {
         if (sequence->slot >= 0 && !sequence->in_prompt() && sequence->finish_reason.empty()) {
             running.push_back(sequence.get());
@@ -127,78 +176,136 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     // llama.cpp joins only sequences whose ids follow each other into one micro-batch
     std::sort(running.begin(), running.end(), [](const Sequence * a, const Sequence * b) { return a->slot < b->slot; });
 
-    const int64_t start  = ggml_time_us();
-    const Drafts  drafts = draft(running);
+    const int64_t              start = ggml_time_us();
+    DepthCycle                 cycle;
+    const DepthPlan            plan     = plan_depths(running);
+    const std::vector<Lattice> lattices = draft(running, plan, cycle);
 
-    const int64_t        verify_start = ggml_time_us();
-    common_batch         batch(target_.context());
+    std::vector<Draft>   drafts;
     std::vector<int32_t> rows;
+    common_batch         batch(target_.context());
     for (size_t i = 0; i < running.size(); ++i) {
-        const Sequence & sequence = *running[i];
+        Sequence & sequence = *running[i];
+        drafts.push_back(propose(sequence, lattices[i], plan, i));
         rows.push_back(batch.size());
         batch.add(sequence.tokens.back(), sequence.n_past, sequence.slot, true);
-        for (size_t j = 0; j < drafts[i].size(); ++j) {
-            batch.add(drafts[i][j], sequence.n_past + 1 + (int32_t) j, sequence.slot, true);
+        for (size_t j = 0; j < drafts[i].tokens.size(); ++j) {
+            batch.add(drafts[i].tokens[j], sequence.n_past + 1 + (int32_t) j, sequence.slot, true);
         }
     }
+
+    const int64_t verify_start = ggml_time_us();
     target_.decode(batch);
     llama_synchronize(target_.context());
-    const double verify_seconds = seconds_since(verify_start);
+    cycle.verify = { batch.size(), seconds_since(verify_start) };
 
-    const int64_t sample_start = ggml_time_us();
     for (size_t i = 0; i < running.size(); ++i) {
-        chunks.push_back(decide(*running[i], drafts[i], rows[i]));
+        Sequence & sequence = *running[i];
+        Chunk      chunk    = decide(sequence, drafts[i], rows[i]);
+        // a draft cut short by the end of the answer was not rejected
+        const auto n_drafted = (int32_t) drafts[i].tokens.size();
+        cycle.outcomes.push_back({ &sequence.acceptance, drafts[i].confidence,
+                                   sequence.finish_reason.empty() ? n_drafted : chunk.n_accepted, chunk.n_accepted });
+        chunks.push_back(std::move(chunk));
     }
-    const double sample_seconds = seconds_since(sample_start);
-
-    const int64_t inject_start = ggml_time_us();
-    if (drafter_) {
-        drafter_->inject();
-    }
-    const double inject_seconds = seconds_since(inject_start);
+    const double seconds = seconds_since(start);
+    cycle.host_seconds   = seconds - cycle.inject.seconds - cycle.draft.seconds - cycle.verify.seconds;
+    policy_.record(cycle, options_.adaptive ? &plan : nullptr);
 
     const auto record = [&](Stats & stats) {
-        stats.draft_seconds += 1e-6 * (double) (verify_start - start);
-        stats.verify_seconds += verify_seconds;
-        stats.sample_seconds += sample_seconds;
-        stats.inject_seconds += inject_seconds;
+        stats.draft_seconds += cycle.draft.seconds;
+        stats.verify_seconds += cycle.verify.seconds;
+        stats.sample_seconds += cycle.host_seconds;
+        stats.inject_seconds += cycle.inject.seconds;
     };
     record(total_);
-    total_.generation_seconds += seconds_since(start);
+    total_.generation_seconds += seconds;
     for (Sequence * sequence : running) {
         record(sequence->stats);
     }
     warn_of_useless_drafter();
 }
 
-// Draft tokens of each sequence, none where there is no room for any
-Loop::Drafts Loop::draft(const std::vector<Sequence *> & running) {
-    Drafts                      drafts(running.size());
+// How many slots of each running sequence to draft
+DepthPlan Loop::plan_depths(const Running & running) const {
+    DepthPlan plan;
+    if (!drafter_) {
+        plan.depths.assign(running.size(), 0);
+        return plan;
+    }
+    std::vector<DepthRequest> requests;
+    for (const Sequence * sequence : running) {
+        const int32_t room = std::min(sequence->room(target_.n_ctx()), drafter_->room(sequence->n_past));
+        requests.push_back({ sequence->acceptance, room, drafter_->backlog(sequence->slot) });
+    }
+    if (options_.adaptive) {
+        plan = policy_.plan(requests);
+        log_line(LogLevel::debug, describe(plan));
+        return plan;
+    }
+    for (const DepthRequest & request : requests) {
+        plan.depths.push_back(std::min(options_.depth, request.room));
+    }
+    plan.width = options_.depth;
+    return plan;
+}
+
+// One draft pass for the sequences that have slots in the plan; the others get an empty lattice. [running]
+std::vector<Lattice> Loop::draft(const Running & running, const DepthPlan & plan, DepthCycle & cycle) {
+    std::vector<Lattice>        lattices(running.size());
     std::vector<Drafter::Block> blocks;
+    std::vector<llama_seq_id>   seqs;
     std::vector<size_t>         owners;
-    for (size_t i = 0; drafter_ && i < running.size(); ++i) {
+    for (size_t i = 0; i < running.size(); ++i) {
         const Sequence & sequence = *running[i];
-        if (sequence.room(target_.n_ctx()) > 0 && drafter_->fits(sequence.n_past)) {
+        // a block as wide as the widest must fit
+        if (plan.depths[i] > 0 && drafter_->room(sequence.n_past) >= plan.width) {
             blocks.push_back({ sequence.slot, sequence.n_past, sequence.tokens.back() });
+            seqs.push_back(sequence.slot);
             owners.push_back(i);
+            cycle.inject.rows += drafter_->backlog(sequence.slot);
         }
     }
     if (blocks.empty()) {
-        return drafts;
+        return lattices;
     }
-    const std::vector<Lattice> lattices = drafter_->draft(blocks);
+    const int64_t inject_start = ggml_time_us();
+    drafter_->inject(seqs);
+    const int64_t draft_start = ggml_time_us();
+    cycle.inject.seconds      = 1e-6 * (double) (draft_start - inject_start);
+
+    std::vector<Lattice> drafted = drafter_->draft(blocks, plan.width);
+    cycle.draft                  = { (int32_t) blocks.size() * (plan.width + 1), seconds_since(draft_start) };
     for (size_t i = 0; i < blocks.size(); ++i) {
-        drafts[owners[i]] = greedy_walk(lattices[i], std::min(depth_, running[owners[i]]->room(target_.n_ctx())));
+        lattices[owners[i]] = std::move(drafted[i]);
     }
-    return drafts;
+    return lattices;
+}
+
+// Walks the lattice of sequence i of the plan
+Draft Loop::propose(Sequence & sequence, const Lattice & lattice, const DepthPlan & plan, size_t i) const {
+    if (lattice.n_slots == 0) {
+        return {};
+    }
+    WalkOptions walk_options;
+    walk_options.depth       = plan.depths[i];
+    walk_options.temperature = sequence.rule == Rule::match ? 0.0f : sequence.sampler.temperature();
+    walk_options.mask        = sequence.sampler.mask();
+    walk_options.ends        = [&](Token token) {
+        return ends(sequence, token);
+    };
+    walk_options.extend = [&](const std::vector<float> & confidence) {
+        return confidence.back() >= options_.p_min && (!options_.adaptive || policy_.extend(plan, i, confidence));
+    };
+    return walk(lattice, walk_options, sequence.randoms.walk);
 }
 
 // Verifies the draft whose anchor is row `row` of the target's decode, and keeps what the target agrees with
-Chunk Loop::decide(Sequence & sequence, const std::vector<Token> & draft, int32_t row) {
+Chunk Loop::decide(Sequence & sequence, const Draft & draft, int32_t row) {
     const int32_t position = sequence.n_past;
-
-    const Verdict verdict =
-        verify_match(sequence.sampler, target_, row, draft, [&](Token token) { return ends(sequence, token); });
+    const Block   block    = { draft, [&](int32_t i) { return target_.logits(row + i); },
+                               [&](Token token) { return ends(sequence, token); } };
+    const Verdict verdict  = verify(sequence.rule, sequence.sampler, block, sequence.randoms);
 
     Chunk chunk      = emit(sequence, verdict.tokens, row);
     chunk.n_accepted = std::min(verdict.n_accepted, (int32_t) chunk.token_ids.size());
@@ -207,12 +314,12 @@ Chunk Loop::decide(Sequence & sequence, const std::vector<Token> & draft, int32_
         throw Error("[engine] the target's cache cannot take back rejected tokens");
     }
 
-    const auto n_draft = (int32_t) draft.size();
+    const auto n_draft = (int32_t) draft.tokens.size();
     sequence.stats.record_cycle(n_draft, chunk.n_accepted);
     total_.record_cycle(n_draft, chunk.n_accepted);
     if (sequence.options.trace) {
         const Token last = chunk.token_ids.empty() ? no_token : chunk.token_ids.back();
-        chunk.cycle      = Cycle{ position, n_draft, draft, chunk.n_accepted, last };
+        chunk.cycle      = Cycle{ position, n_draft, draft.tokens, chunk.n_accepted, last };
     }
     return chunk;
 }
@@ -226,7 +333,7 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
     };
 
     std::vector<Part> parts;
-    int32_t           room = n_prefill_;
+    int32_t           room = options_.n_prefill;
     for (const SequencePtr & sequence : sequences_) {
         const int32_t n_rows = std::min(room, sequence->n_prompt - sequence->n_past);
         if (sequence->slot >= 0 && n_rows > 0) {
@@ -250,22 +357,23 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
 
     const int64_t start = ggml_time_us();
     target_.decode(batch);
+    std::vector<llama_seq_id> seqs;
     for (const Part & part : parts) {
         keep(*part.sequence, part.row, part.n_rows);
+        seqs.push_back(part.sequence->slot);
     }
     if (drafter_) {
-        drafter_->inject();
+        drafter_->inject(seqs);
     }
     for (const Part & part : parts) {
         Sequence & sequence = *part.sequence;
         if (!sequence.in_prompt()) {
-            const int32_t last  = part.row + part.n_rows - 1;
-            const Token   token = sequence.sampler.sample(target_, last);
-            if (token != no_token) {
-                sequence.sampler.accept(token);
-            }
+            const int32_t last      = part.row + part.n_rows - 1;
+            const Draft   none      = {};
+            const Block   block     = { none, [&](int32_t) { return target_.logits(last); }, {} };
             sequence.first_token_us = ggml_time_us();
-            chunks.push_back(emit(sequence, { token }, last));
+            chunks.push_back(
+                emit(sequence, verify(sequence.rule, sequence.sampler, block, sequence.randoms).tokens, last));
         }
     }
     const double seconds = seconds_since(start);
@@ -329,6 +437,9 @@ void Loop::keep(Sequence & sequence, int32_t row, int32_t n_rows) {
         }
     }
     sequence.n_past += n_rows;
+    if (drafter_ && drafter_->overfull()) {
+        drafter_->inject({ sequence.slot });
+    }
 }
 
 // Takes the requests that have ended out of the queue and completes their last chunk, or makes one
@@ -364,26 +475,33 @@ void Loop::reset() {
     if (drafter_) {
         drafter_->clear();
     }
-    slots_.assign(n_parallel_, {});
+    slots_.assign(options_.n_parallel, {});
 }
 
 // Wrong features, a damaged drafter or scores that are no numbers show only here: the text stays right
 void Loop::warn_of_useless_drafter() {
-    constexpr int64_t enough  = 500;  // slots to judge by
-    const int64_t     n_slots = total_.verify_steps * depth_;
-    if (!warned_ && drafter_ && n_slots >= enough && total_.accepted_tokens < n_slots / 50) {
+    constexpr int64_t enough = 64;  // cycles with a draft to judge by
+    const auto &      depths = total_.depth_histogram;
+    const int64_t     n_idle = depths.empty() ? 0 : depths[0];
+    if (!warned_ && total_.verify_steps - n_idle >= enough && total_.accepted_tokens < total_.draft_tokens / 50) {
         warned_ = true;
-        log_line(LogLevel::warning, "only " + std::to_string(total_.accepted_tokens) +
-                                        " drafted tokens were accepted in " + std::to_string(total_.verify_steps) +
-                                        " target passes of depth " + std::to_string(depth_) +
-                                        ": the drafter does not fit this target or these prompts");
+        log_line(LogLevel::warning, "only " + std::to_string(total_.accepted_tokens) + " of " +
+                                        std::to_string(total_.draft_tokens) + " drafted tokens were accepted in " +
+                                        std::to_string(total_.verify_steps - n_idle) +
+                                        " target passes: the drafter does not fit this target or these prompts");
     }
 }
 
-Stats Loop::new_stats() const {
-    Stats stats;
-    stats.verify_rule = drafter_ ? "match" : "none";
-    stats.fused_ops   = drafter_ ? "composed" : "none";
+Stats Loop::stats() const {
+    Stats stats     = total_;
+    stats.fused_ops = drafter_ ? "composed" : "none";
+    if (drafter_) {
+        stats.verify_ms = policy_.costs().verify.ms_by_rows();
+        stats.draft_ms  = policy_.costs().draft.ms_by_rows();
+    }
+    if (stats.verify_rule.empty()) {
+        stats.verify_rule = "none";
+    }
     return stats;
 }
 

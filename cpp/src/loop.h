@@ -1,5 +1,6 @@
 #pragma once
 
+#include "depth.h"
 #include "drafter.h"
 #include "sequence.h"
 #include "target.h"
@@ -14,8 +15,18 @@ namespace dflash2 {
 // caches of target and drafter hold exactly the final tokens of each sequence.
 class Loop {
 public:
-    // drafter: null for plain decoding. n_prefill: prompt tokens per decode
-    Loop(Target & target, Drafter * drafter, int32_t depth, int32_t n_parallel, int32_t n_prefill);
+    // drafter: null for plain decoding. depth: draft tokens per cycle, the most of them when `adaptive`.
+    // n_prefill: prompt tokens per decode
+    struct Options {
+        int32_t     depth      = 0;
+        bool        adaptive   = false;
+        float       p_min      = 0;
+        std::string verify     = "auto";
+        int32_t     n_parallel = 1;
+        int32_t     n_prefill  = 1;
+    };
+
+    Loop(Target & target, Drafter * drafter, Options options);
 
     // The request must have been checked. Returns its id
     int64_t submit(const std::vector<Token> & prompt, const SamplingOptions & options);
@@ -27,32 +38,33 @@ public:
     // Drops all requests and empties the caches
     void reset();
 
-    size_t        n_active() const { return sequences_.size(); }
-    const Stats & stats() const { return total_; }
-    void          reset_stats() { total_ = new_stats(); }
+    size_t n_active() const { return sequences_.size(); }
+    Stats  stats() const;
+    void   reset_stats() { total_ = {}; }
 
 private:
     using SequencePtr = std::unique_ptr<Sequence>;
-    using Drafts      = std::vector<std::vector<Token>>;
+    using Running     = std::vector<Sequence *>;
 
-    void   admit();
-    void   reuse_prefix(Sequence & sequence);
-    void   run_cycle(std::vector<Chunk> & chunks);
-    Drafts draft(const std::vector<Sequence *> & running);
-    Chunk  decide(Sequence & sequence, const std::vector<Token> & draft, int32_t row);
-    void   evaluate_prompts(std::vector<Chunk> & chunks);
-    bool   ends(const Sequence & sequence, Token token) const;
-    Chunk  emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
-    void   keep(Sequence & sequence, int32_t row, int32_t n_rows);
-    void   retire(std::vector<Chunk> & chunks);
-    void   warn_of_useless_drafter();
-    Stats  new_stats() const;
+    void                 admit();
+    void                 reuse_prefix(Sequence & sequence);
+    void                 run_cycle(std::vector<Chunk> & chunks);
+    DepthPlan            plan_depths(const Running & running) const;
+    std::vector<Lattice> draft(const Running & running, const DepthPlan & plan, DepthCycle & cycle);
+    Draft                propose(Sequence & sequence, const Lattice & lattice, const DepthPlan & plan, size_t i) const;
+    Chunk                decide(Sequence & sequence, const Draft & draft, int32_t row);
+    void                 evaluate_prompts(std::vector<Chunk> & chunks);
+    bool                 ends(const Sequence & sequence, Token token) const;
+    Chunk                emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
+    void                 keep(Sequence & sequence, int32_t row, int32_t n_rows);
+    void                 retire(std::vector<Chunk> & chunks);
+    void                 measure_costs();
+    void                 warn_of_useless_drafter();
 
-    Target &  target_;
-    Drafter * drafter_;
-    int32_t   depth_;
-    int32_t   n_parallel_;
-    int32_t   n_prefill_;
+    Target &    target_;
+    Drafter *   drafter_;
+    Options     options_;
+    DepthPolicy policy_;
 
     int64_t                         next_id_ = 1;
     std::deque<SequencePtr>         sequences_;  // in order of request

@@ -1,228 +1,170 @@
 #include "sampler.h"
 
 #include "dflash2/errors.h"
-#include "json-schema-to-grammar.h"
-#include "json.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <sstream>
 #include <stdexcept>
 
 namespace dflash2 {
 
 namespace {
 
-void check_range(const char * name, double value, double low, double high, const char * range) {
-    if (!(value >= low && value <= high)) {
-        std::ostringstream message;
-        message << "[sampling] " << name << " is " << value << ", it must be " << range;
-        throw std::invalid_argument(message.str());
-    }
-}
-
-void check_token(const char * name, Token token, int32_t n_vocab) {
-    if (token < 0 || token >= n_vocab) {
-        throw std::invalid_argument(std::string("[sampling] ") + name + " holds token id " + std::to_string(token) +
-                                    ", ids go from 0 to " + std::to_string(n_vocab - 1));
-    }
-}
-
-bool has_suppressed_tokens(const llama_vocab * vocab) {
-    int32_t n = 0;
-    llama_vocab_get_suppress_tokens(vocab, &n);
-    return n > 0;
-}
-
-bool is_plain_argmax(const SamplingOptions & options, const llama_vocab * vocab) {
-    return options.temperature == 0.0f && options.repetition_penalty == 1.0f && options.presence_penalty == 0.0f &&
-           options.frequency_penalty == 0.0f && options.dry_multiplier == 0.0f && options.mirostat == 0 &&
-           !options.ignore_eos && options.logit_bias.empty() && options.grammar.empty() &&
-           options.json_schema.empty() && !has_suppressed_tokens(vocab);
-}
-
-common_grammar make_grammar(const SamplingOptions & options) {
-    if (!options.grammar.empty()) {
-        return { COMMON_GRAMMAR_TYPE_USER, options.grammar };
-    }
-    if (options.json_schema.empty()) {
-        return {};
-    }
-    try {
-        return { COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, json_schema_to_grammar(common_json::parse(options.json_schema)) };
-    } catch (const std::exception & error) {
-        throw std::invalid_argument(std::string("[sampling] json_schema cannot be turned into a grammar: ") +
-                                    error.what());
-    }
-}
-
-common_params_sampling to_common(const SamplingOptions & options, const Target & target) {
-    // as much as there can be, since the samplers allocate what they are asked for
-    const auto window = [&](int32_t n) {
-        return n < 0 ? target.n_ctx() : std::min(n, target.n_ctx());
-    };
-    // greedy means the likeliest token: some samplers could remove it, or draw another
-    const bool greedy = options.temperature == 0.0f;
-
-    common_params_sampling params;
-    params.no_perf               = true;
-    params.seed                  = options.seed;
-    params.temp                  = greedy ? 0.0f : std::max(options.temperature, 1e-5f);  // less overflows
-    params.top_k                 = options.top_k;
-    params.top_p                 = options.top_p;
-    params.min_p                 = options.min_p;
-    params.typ_p                 = greedy ? 1.0f : options.typical_p;
-    params.top_n_sigma           = options.top_n_sigma;
-    params.xtc_probability       = greedy ? 0.0f : options.xtc_probability;
-    params.xtc_threshold         = options.xtc_threshold;
-    params.dynatemp_range        = greedy ? 0.0f : options.dynatemp_range;
-    params.dynatemp_exponent     = options.dynatemp_exponent;
-    params.penalty_repeat        = options.repetition_penalty;
-    params.penalty_present       = options.presence_penalty;
-    params.penalty_freq          = options.frequency_penalty;
-    params.penalty_last_n        = window(options.penalty_last_n);
-    params.dry_multiplier        = options.dry_multiplier;
-    params.dry_base              = options.dry_base;
-    params.dry_allowed_length    = options.dry_allowed_length;
-    params.dry_penalty_last_n    = window(options.dry_penalty_last_n);
-    params.dry_sequence_breakers = options.dry_sequence_breakers;
-    params.mirostat              = options.mirostat;
-    params.mirostat_tau          = options.mirostat_tau;
-    params.mirostat_eta          = options.mirostat_eta;
-    params.grammar               = make_grammar(options);
-    for (const auto & [token, bias] : options.logit_bias) {
-        params.logit_bias.push_back({ token, bias });
-    }
-    if (options.ignore_eos) {
-        for (Token token = 0; token < target.n_vocab(); ++token) {
-            if (llama_vocab_is_eog(target.vocab(), token)) {
-                params.logit_bias.push_back({ token, -INFINITY });
-            }
-        }
-    }
-    return params;
-}
-
-Token argmax(const float * logits, int32_t n_vocab) {
-    return (Token) (std::max_element(logits, logits + n_vocab) - logits);
-}
+constexpr const char * not_finite =
+    "[engine] the target's logits are not finite numbers: the model file is damaged, or its activations overflow";
 
 }  // namespace
 
-void check_sampling(const SamplingOptions & options, const Target & target) {
-    constexpr double inf = INFINITY;
-    constexpr double big = 1e30;
-    check_range("max_tokens", options.max_tokens, 1, inf, "at least 1");
-    check_range("temperature", options.temperature, 0, big, "a number of at least 0");
-    check_range("top_k", options.top_k, 0, inf, "at least 0 (0: off)");
-    check_range("top_p", options.top_p, 0, 1, "from 0 to 1");
-    check_range("min_p", options.min_p, 0, 1, "from 0 to 1");
-    check_range("typical_p", options.typical_p, 0, 1, "from 0 to 1");
-    check_range("top_n_sigma", options.top_n_sigma, -big, big, "a number (negative: off)");
-    check_range("xtc_probability", options.xtc_probability, 0, 1, "from 0 to 1");
-    check_range("xtc_threshold", options.xtc_threshold, 0, 1, "from 0 to 1");
-    check_range("dynatemp_range", options.dynatemp_range, 0, big, "a number of at least 0");
-    check_range("dynatemp_exponent", options.dynatemp_exponent, 0, big, "a number of at least 0");
-    check_range("repetition_penalty", options.repetition_penalty, 1e-30, big, "a number above 0");
-    check_range("presence_penalty", options.presence_penalty, -big, big, "a number");
-    check_range("frequency_penalty", options.frequency_penalty, -big, big, "a number");
-    check_range("penalty_last_n", options.penalty_last_n, -1, inf, "at least -1 (-1: the whole context)");
-    check_range("dry_multiplier", options.dry_multiplier, 0, big, "a number of at least 0");
-    check_range("dry_base", options.dry_base, 0, big, "a number of at least 0");
-    check_range("dry_allowed_length", options.dry_allowed_length, 0, inf, "at least 0");
-    check_range("dry_penalty_last_n", options.dry_penalty_last_n, -1, inf, "at least -1 (-1: the whole context)");
-    check_range("mirostat", options.mirostat, 0, 2, "0, 1 or 2");
-    check_range("mirostat_tau", options.mirostat_tau, 0, big, "a number of at least 0");
-    check_range("mirostat_eta", options.mirostat_eta, 0, big, "a number of at least 0");
-    check_range("logprobs", options.logprobs, -1, target.n_vocab(), "from 0 to the size of the vocabulary");
-    for (const Token token : options.stop_token_ids) {
-        check_token("stop_token_ids", token, target.n_vocab());
-    }
-    for (const auto & [token, bias] : options.logit_bias) {
-        check_token("logit_bias", token, target.n_vocab());
-        if (std::isnan(bias) || bias == INFINITY) {
-            throw std::invalid_argument("[sampling] logit_bias of token id " + std::to_string(token) +
-                                        " must be a number, or minus infinity to ban the token");
-        }
-    }
-    for (const std::string & stop : options.stop) {
-        if (stop.empty()) {
-            throw std::invalid_argument("[sampling] stop holds an empty string: every answer would end at once");
-        }
-    }
-    if (!options.grammar.empty() && !options.json_schema.empty()) {
-        throw std::invalid_argument("[sampling] grammar and json_schema are both given: give one of them");
-    }
-}
-
-Sampler::Sampler(const SamplingOptions & options, const Target & target, const std::vector<Token> & prompt) {
-    if (is_plain_argmax(options, target.vocab())) {
-        return;
-    }
-    common_params_sampling params = to_common(options, target);
+Sampler::Sampler(common_params_sampling params, const llama_model * model) :
+    params_(std::move(params)), n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model))),
+    preselection_(params_, llama_model_get_vocab(model)) {
     try {
-        chain_.reset(common_sampler_init(target.model(), params));
+        sampler_.reset(common_sampler_init(model, params_));
     } catch (const std::exception & error) {
         throw std::invalid_argument(std::string("[sampling] the sampler chain cannot be built: ") + error.what());
     }
-    for (const Token token : prompt) {
-        common_sampler_accept(chain_.get(), token, /*is_generated=*/false);
-    }
 }
 
-Token Sampler::sample(const Target & target, int32_t row) {
-    const float * logits = target.logits(row);
-    const Token   token =
-        chain_ ? common_sampler_sample(chain_.get(), target.context(), row) : argmax(logits, target.n_vocab());
-    if (!std::isfinite(logits[token])) {
-        throw Error(
-            "[engine] the target's logits are not finite numbers: the model file is damaged, or its activations "
-            "overflow");
-    }
-    if (chain_) {
-        const llama_token_data_array * candidates = common_sampler_get_candidates(chain_.get(), /*do_sort=*/false);
-        if (!std::isfinite(candidates->data[candidates->selected].logit)) {
-            return no_token;
-        }
-    }
-    return token;
-}
-
-void Sampler::accept(Token token) {
-    if (!chain_) {
-        return;
-    }
+void Sampler::accept(Token token, bool generated) {
     try {
-        common_sampler_accept(chain_.get(), token, /*is_generated=*/true);
+        common_sampler_accept(sampler_.get(), token, generated);
     } catch (const std::exception & error) {
         throw Error(std::string("[engine] the grammar cannot go on after a token it allowed: ") + error.what());
     }
+    preselection_.accept(token);
 }
 
-TokenLogprobs row_logprobs(const Target & target, int32_t row, Token token, int32_t n_top) {
-    const float * logits  = target.logits(row);
-    const int32_t n_vocab = target.n_vocab();
-
-    const float largest = *std::max_element(logits, logits + n_vocab);
-    double      sum     = 0;
-    for (int32_t i = 0; i < n_vocab; ++i) {
-        sum += std::exp((double) logits[i] - largest);
+// Fills candidates_ with the row as it enters the chain
+void Sampler::prepare(const float * logits, bool under_grammar) {
+    llama_sampler * grammar = common_sampler_get_grammar(sampler_.get());
+    if ((under_grammar && grammar) || !preselection_.select(logits, n_vocab_, row_)) {
+        row_.resize(n_vocab_);
+        for (Token token = 0; token < n_vocab_; ++token) {
+            row_[token] = { token, logits[token], 0.0f };
+        }
     }
-    const double log_sum = largest + std::log(sum);
-
-    std::vector<Token> order(n_vocab);
-    std::iota(order.begin(), order.end(), 0);
-    std::partial_sort(order.begin(), order.begin() + n_top, order.end(),
-                      [&](Token a, Token b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-
-    TokenLogprobs result;
-    result.token   = token;
-    result.logprob = (float) (logits[token] - log_sum);
-    for (int32_t i = 0; i < n_top; ++i) {
-        result.top.emplace_back(order[i], (float) (logits[order[i]] - log_sum));
+    candidates_ = { row_.data(), row_.size(), -1, false };
+    llama_sampler_apply(common_sampler_get_reasoning_budget(sampler_.get()), &candidates_);
+    if (under_grammar) {
+        llama_sampler_apply(grammar, &candidates_);
     }
-    return result;
+}
+
+Token Sampler::draw_from_chain(const float * logits) {
+    llama_sampler_apply(common_sampler_get(sampler_.get()), &candidates_);
+    if (candidates_.selected < 0) {
+        return no_token;
+    }
+    const llama_token_data & chosen = candidates_.data[candidates_.selected];
+    if (!std::isfinite(logits[chosen.id])) {
+        throw Error(not_finite);
+    }
+    return std::isfinite(chosen.logit) ? chosen.id : no_token;
+}
+
+Token Sampler::sample(const float * logits) {
+    prepare(logits, false);
+    const Token token = draw_from_chain(logits);
+    if (allows(token)) {
+        return token;
+    }
+    prepare(logits, true);
+    return draw_from_chain(logits);
+}
+
+// The chain up to its last sampler, which draws, and the probabilities it would draw by
+Law & Sampler::weigh() {
+    llama_sampler * chain = common_sampler_get(sampler_.get());
+    for (int32_t i = 0; i + 1 < llama_sampler_chain_n(chain); ++i) {
+        llama_sampler_apply(llama_sampler_chain_get(chain, i), &candidates_);
+    }
+    law_.clear();
+    float best = -INFINITY;
+    for (size_t i = 0; i < candidates_.size; ++i) {
+        const float logit = candidates_.data[i].logit;
+        if (std::isnan(logit) || logit == INFINITY) {
+            throw Error(not_finite);
+        }
+        best = std::max(best, logit);
+    }
+    if (best == -INFINITY) {
+        return law_;
+    }
+    double sum = 0;
+    for (size_t i = 0; i < candidates_.size; ++i) {
+        const float p = std::exp(candidates_.data[i].logit - best);
+        if (p > 0) {
+            law_.push_back({ candidates_.data[i].id, p });
+            sum += p;
+        }
+    }
+    for (Outcome & outcome : law_) {
+        outcome.p = (float) (outcome.p / sum);
+    }
+    return law_;
+}
+
+const Law & Sampler::law(const float * logits) {
+    prepare(logits, false);
+    return weigh();
+}
+
+const Law & Sampler::law_under_grammar(const float * logits) {
+    prepare(logits, true);
+    return weigh();
+}
+
+bool Sampler::allows(Token token) {
+    llama_sampler * grammar = common_sampler_get_grammar(sampler_.get());
+    if (!grammar) {
+        return true;
+    }
+    if (token == no_token) {
+        return false;
+    }
+    llama_token_data       single = { token, 1.0f, 0.0f };
+    llama_token_data_array array  = { &single, 1, -1, false };
+    llama_sampler_apply(grammar, &array);
+    return single.logit != -INFINITY;
+}
+
+bool Sampler::has_law() const {
+    llama_sampler * chain = common_sampler_get(sampler_.get());
+    return llama_sampler_name(llama_sampler_chain_get(chain, llama_sampler_chain_n(chain) - 1)) == std::string("dist");
+}
+
+bool Sampler::law_is_pure() const {
+    return has_law() && params_.xtc_probability <= 0 && common_grammar_value(params_.grammar).empty();
+}
+
+Mask Sampler::mask() const {
+    llama_sampler * grammar = common_sampler_get_grammar(sampler_.get());
+    if (!grammar) {
+        return {};
+    }
+    const std::shared_ptr<llama_sampler> ahead(llama_sampler_clone(grammar), llama_sampler_free);
+    return [ahead](const std::vector<Token> & path, const Token * ids, float * scores, int32_t n_cand) {
+        if (!path.empty()) {
+            llama_sampler_accept(ahead.get(), path.back());
+        }
+        std::vector<llama_token_data> row(n_cand);
+        for (int32_t c = 0; c < n_cand; ++c) {
+            row[c] = { ids[c], scores[c], 0.0f };
+        }
+        llama_token_data_array array = { row.data(), row.size(), -1, false };
+        llama_sampler_apply(ahead.get(), &array);
+        for (int32_t c = 0; c < n_cand; ++c) {
+            scores[c] = row[c].logit;
+        }
+    };
+}
+
+Sampler Sampler::clone() const {
+    Sampler copy;
+    copy.params_       = params_;
+    copy.n_vocab_      = n_vocab_;
+    copy.preselection_ = preselection_;
+    copy.sampler_.reset(common_sampler_clone(sampler_.get()));
+    return copy;
 }
 
 }  // namespace dflash2

@@ -1,38 +1,65 @@
 #pragma once
 
 #include "dflash2/engine.h"
+#include "lattice.h"
+#include "law.h"
+#include "preselection.h"
 #include "sampling.h"
-#include "target.h"
 
-#include <string>
 #include <vector>
 
 namespace dflash2 {
 
-// Checks every value against its range, whether or not it is in effect. throws std::invalid_argument
-void check_sampling(const SamplingOptions & options, const Target & target);
-
-// What sample() gives when grammar and biases together allow no token: the answer ends
+// What the chain gives when grammar and biases together allow no token: the answer ends
 constexpr Token no_token = -1;
 
-// Chooses the tokens of one request from the target's logits, through llama.cpp's sampler chain with the history of
-// the request. A greedy request without anything that changes logits skips the chain and takes the argmax.
+// llama.cpp's sampler chain of one request with its history: draws from it, and says by which law it would draw.
+// Rows of logits are [n_vocab]. Both throw Error for logits that are not numbers.
 class Sampler {
 public:
-    // prompt: the history the penalties start from. throws std::invalid_argument for a grammar that does not parse
-    Sampler(const SamplingOptions & options, const Target & target, const std::vector<Token> & prompt);
+    // throws std::invalid_argument for a grammar that does not parse
+    Sampler(common_params_sampling params, const llama_model * model);
 
-    // The token that follows row `row` of the target's last decode, or no_token. throws Error for logits that are not
-    // numbers
-    Token sample(const Target & target, int32_t row);
-    // Makes a sampled token part of the history.
-    void accept(Token token);
+    // Makes a token part of the history. generated: of the answer, else of the prompt. throws Error
+    void accept(Token token, bool generated = true);
+
+    // The chain's own draw, or no_token
+    Token sample(const float * logits);
+
+    // The law of the chain without its grammar, empty when it leaves nothing. Valid until the next call.
+    const Law & law(const float * logits);
+    // The same with the grammar applied before the chain, as llama.cpp draws again when a token does not fit
+    const Law & law_under_grammar(const float * logits);
+    // Whether the grammar allows a token, no_token included
+    bool allows(Token token);
+
+    // Whether there is a law: mirostat and adaptive-p choose one token instead
+    bool has_law() const;
+    // Whether law() depends on history and logits alone: no grammar, no random numbers (XTC) inside
+    bool law_is_pure() const;
+
+    float    temperature() const { return std::max(params_.temp, 0.0f); }
+    uint32_t seed() const { return params_.seed; }
+
+    // The grammar along a drafted path; empty when there is none
+    Mask mask() const;
+
+    Sampler clone() const;
 
 private:
-    common_sampler_ptr chain_;  // null: argmax
-};
+    Sampler() = default;
 
-// The target's log-probabilities at a row: of `token` and of the `n_top` likeliest
-TokenLogprobs row_logprobs(const Target & target, int32_t row, Token token, int32_t n_top);
+    void  prepare(const float * logits, bool under_grammar);
+    Law & weigh();
+    Token draw_from_chain(const float * logits);
+
+    common_params_sampling        params_;
+    int32_t                       n_vocab_ = 0;
+    common_sampler_ptr            sampler_;
+    Preselection                  preselection_;
+    std::vector<llama_token_data> row_;
+    llama_token_data_array        candidates_ = {};
+    Law                           law_;
+};
 
 }  // namespace dflash2

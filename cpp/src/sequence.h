@@ -1,8 +1,10 @@
 #pragma once
 
+#include "acceptance_model.h"
 #include "dflash2/engine.h"
 #include "sampler.h"
 #include "text_stream.h"
+#include "verify.h"
 
 #include <algorithm>
 #include <string>
@@ -15,11 +17,14 @@ struct Sequence {
     int64_t         id;
     SamplingOptions options;
     Sampler         sampler;
+    Rule            rule;
+    Randoms         randoms;
     TextStream      text;
     Stats           stats;
 
     std::vector<Token> tokens;  // prompt and answer; while generating the last one is the anchor
     int32_t            n_prompt;
+    SequenceAcceptance acceptance     = {};
     llama_seq_id       slot           = -1;  // -1: waits for one
     int32_t            n_past         = 0;   // of tokens: in the caches of target and drafter
     int64_t            first_token_us = 0;

@@ -79,6 +79,14 @@ class EngineOptions:
     def n_threads(self, arg0: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
     @property
+    def p_min(self) -> float:
+        """
+        0: off.
+        """
+    @p_min.setter
+    def p_min(self, arg0: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
     def rpc(self) -> str:
         """
         host:port, separated by commas.
@@ -283,6 +291,9 @@ class Stats:
     def depth_histogram(self) -> list[int]:
         ...
     @property
+    def draft_ms(self) -> list[tuple[int, float]]:
+        ...
+    @property
     def draft_seconds(self) -> float:
         ...
     @property
@@ -309,6 +320,11 @@ class Stats:
     @property
     def sample_seconds(self) -> float:
         ...
+    @property
+    def verify_ms(self) -> list[tuple[int, float]]:
+        """
+        (rows of the decode, ms), ascending; in a total only.
+        """
     @property
     def verify_rule(self) -> str:
         ...
@@ -439,7 +455,7 @@ class Engine:
     @property
     def depth(self) -> int:
         """
-        Draft tokens per cycle; 0 without a drafter.
+        Most draft tokens per cycle; 0 without a drafter.
         """
     @property
     def devices(self) -> list[str]:

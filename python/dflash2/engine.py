@@ -42,6 +42,7 @@ class Dflash2Engine(TextGenerator):
         device: str = "auto",
         flash_attn: FlashAttention = "auto",
         depth: int | Literal["auto"] = "auto",
+        p_min: float = 0.0,
         verify: VerifyRule = "auto",
         cache_type: str = "f16",
         rpc: str | Sequence[str] | None = None,
@@ -61,8 +62,14 @@ class Dflash2Engine(TextGenerator):
             n_parallel: Sequences decoded together.
             device: "auto", "cpu", or names separated by commas as `dflash2 doctor` lists them.
             flash_attn: Whether attention runs in one fused kernel.
-            depth: Drafted tokens per cycle; more than block size - 1 is clamped.
-            verify: The rule that decides about drafts.
+            depth: Drafted tokens per cycle, more than block size - 1 is clamped; "auto" chooses
+                for every cycle what decodes fastest on this machine, no draft included.
+            p_min: A draft ends before the first slot whose best probability is lower.
+            verify: The rule that decides about drafts where temperature is above 0. "reject" and
+                "block" keep more of them and give every token the probability it has without a
+                drafter; "match" gives the very tokens of decoding without one under the same seed.
+                "auto" is the one of the first two that is faster. Requests whose sampler has no
+                probabilities (mirostat) use "match", and their stats say so.
             cache_type: Type of the target's K and V caches, such as "f16" or "q8_0".
             rpc: "host:port" of RPC servers whose devices are added; several as a sequence or
                 separated by commas.
@@ -91,6 +98,7 @@ class Dflash2Engine(TextGenerator):
             device=device,
             flash_attn=flash_attn,
             depth=depth,
+            p_min=p_min,
             verify=verify,
             cache_type=cache_type,
             rpc=rpc,

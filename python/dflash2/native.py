@@ -53,6 +53,11 @@ def generation_stats(stats: _core.Stats) -> GenerationStats:
         accepted_per_position=tuple(stats.accepted_per_position),
         depth_histogram=tuple(stats.depth_histogram),
         verify_rule=stats.verify_rule,
+        cost_model={
+            name: dict(curve)
+            for name, curve in (("verify_ms", stats.verify_ms), ("draft_ms", stats.draft_ms))
+            if curve
+        },
         fused_ops=stats.fused_ops,
         prompt_seconds=stats.prompt_seconds,
         draft_seconds=stats.draft_seconds,

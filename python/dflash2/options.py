@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 from dflash2 import _core
-from dflash2.checks import AT_LEAST_ONE, COUNT, INT32_MAX, Range, choice, integer, unicode_text
+from dflash2.checks import (
+    AT_LEAST_ONE,
+    COUNT,
+    INT32_MAX,
+    Range,
+    choice,
+    integer,
+    number,
+    unicode_text,
+)
 
 FlashAttention = Literal["auto", "on", "off"]
-VerifyRule = Literal["auto", "match"]
+VerifyRule = Literal["auto", "reject", "block", "match"]
 
 
 class EngineOptions(TypedDict, total=False):
@@ -25,6 +34,7 @@ class EngineOptions(TypedDict, total=False):
     device: str
     flash_attn: FlashAttention
     depth: int | Literal["auto"]
+    p_min: float
     verify: VerifyRule
     cache_type: str
     rpc: str | Sequence[str] | None
@@ -43,6 +53,7 @@ def native_options(
     device: str,
     flash_attn: str,
     depth: int | str,
+    p_min: float,
     verify: str,
     cache_type: str,
     rpc: str | Sequence[str] | None,
@@ -65,6 +76,7 @@ def native_options(
     options.device = _text("device", device)
     options.flash_attn = choice("flash_attn", flash_attn, get_args(FlashAttention))
     options.depth = -1 if depth == "auto" else integer("depth", depth, AT_LEAST_ONE)
+    options.p_min = number("p_min", p_min, Range(0, 1))
     options.verify = choice("verify", verify, get_args(VerifyRule))
     options.cache_type = _text("cache_type", cache_type)
     options.rpc = ",".join(_reachable(server) for server in _servers(rpc))

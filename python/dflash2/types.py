@@ -24,13 +24,16 @@ class GenerationStats:
         accepted_tokens: Of `draft_tokens`, those accepted.
         accepted_per_position: `[i]` counts the cycles in which draft token i was accepted.
         depth_histogram: `[n]` counts the cycles that verified n draft tokens.
-        verify_rule: The rule that decided about drafts; "none" without a drafter.
+        verify_rule: The rule that decided about drafts, "match", "reject" or "block"; "none"
+            without a drafter, "mixed" in the totals of requests under several rules.
+        cost_model: What target passes ("verify_ms") and draft passes ("draft_ms") of how many rows
+            cost on this machine, in ms, as the engine has measured; empty for a single request.
         fused_ops: How the DFlash 2 ops ran, "fused" or "composed"; "none" without a drafter.
         prompt_seconds: Evaluating the prompt.
         draft_seconds: Drafting blocks.
         inject_seconds: Writing target features into the drafter's cache.
         verify_seconds: Target passes after the prompt.
-        sample_seconds: Sampling and deciding about drafts.
+        sample_seconds: Walking the lattices, deciding about drafts, sampling.
         generation_seconds: From the end of the prompt to the last token.
     """
 
@@ -43,6 +46,7 @@ class GenerationStats:
     accepted_per_position: tuple[int, ...]
     depth_histogram: tuple[int, ...]
     verify_rule: str
+    cost_model: dict[str, dict[int, float]]
     fused_ops: str
     prompt_seconds: float
     draft_seconds: float

@@ -10,7 +10,10 @@ from .conftest import Run
     [
         (["-p", "a", "--temp", "-1"], "temperature must be finite and >= 0, got -1.0"),
         (["-p", "a", "--depth", "0"], "depth must be an integer >= 1"),
-        (["-p", "a", "--verify", "luck"], "verify must be one of auto, match, got 'luck'"),
+        (
+            ["-p", "a", "--verify", "luck"],
+            "verify must be one of auto, reject, block, match, got 'luck'",
+        ),
         (["-p", "a" * 200], "the prompt has 200 tokens"),
         (["-p", "a", "-md", "nothere.gguf"], "the drafter nothere.gguf does not exist"),
         (["-p", "a", "-md", "/nothere"], "the drafter /nothere does not exist"),

@@ -29,7 +29,9 @@ def test_greedy(open_engine: Open, wavering_pair: Pair, depth: Any) -> None:
         answer = speculative.generate(prompt, SamplingParams(**vars(params) | {"trace": True}))
         assert answer.token_ids == expected.token_ids
         lengths |= {cycle.n_accepted for cycle in answer.trace or ()}
-    assert lengths == set(range(speculative.depth + 1)), "some accepted length was never tried"
+    assert depth == "auto" or lengths == set(range(speculative.depth + 1)), (
+        "some accepted length was never tried"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_the_rule_match_draws_the_same_tokens(
     open_engine: Open, wavering_pair: Pair, chain: dict[str, Any]
 ) -> None:
     plain = open_engine(wavering_pair.target)
-    speculative = open_engine(*wavering_pair)
+    speculative = open_engine(*wavering_pair, verify="match")
     accepted = 0
     for seed, prompt in enumerate(prompts(6)):
         params = SamplingParams(max_tokens=60, seed=seed, **chain)
@@ -162,7 +164,7 @@ def test_a_useless_drafter_is_reported_once(
     params = SamplingParams(max_tokens=100)
     for pair, n_warnings in ((scrambled_pair, 1), (permutation_pair, 0)):
         caplog.clear()
-        with Dflash2Engine(*pair, device="cpu", n_threads=1, n_ctx=256) as engine:
+        with Dflash2Engine(*pair, device="cpu", n_threads=1, n_ctx=256, depth=7) as engine:
             for _ in range(2):
                 engine.generate("abc", params)
         warnings = [r for r in caplog.records if "does not fit this target" in r.message]
@@ -176,7 +178,11 @@ def test_drafter_of_an_mrope_target_without_sections(
     for mrope in (True, False):
         caplog.clear()
         with Dflash2Engine(
-            hybrid_target, make_drafter(mrope=mrope), device="cpu", n_threads=1, n_ctx=256
+            *(hybrid_target, make_drafter(mrope=mrope)),
+            device="cpu",
+            n_threads=1,
+            n_ctx=256,
+            depth=7,
         ) as engine:
             answer = engine.generate("abcabc", SamplingParams(max_tokens=30, trace=True))
         traces.append(answer.trace)

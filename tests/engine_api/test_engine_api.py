@@ -20,13 +20,14 @@ from .conftest import Open
 
 def test_options_reach_the_native_engine(open_engine: Open, tmp_path: Path) -> None:
     engine, fake = open_engine(
-        n_ctx=64, n_threads=3, n_parallel=2, depth=5, verify="match", rpc=["a:1", "b:2"]
+        n_ctx=64, n_threads=3, n_parallel=2, depth=5, p_min=0.25, verify="match", rpc=["a:1", "b:2"]
     )
     options = fake.options
     assert options.model == str(tmp_path / "target.gguf")
     assert options.draft == str(tmp_path / "draft.gguf")
     assert (options.n_ctx, options.n_threads, options.n_parallel) == (64, 3, 2)
-    assert (options.depth, options.verify, options.rpc) == (5, "match", "a:1,b:2")
+    assert (options.depth, options.p_min) == (5, 0.25)
+    assert (options.verify, options.rpc) == ("match", "a:1,b:2")
     assert (engine.n_ctx, engine.n_parallel, engine.n_vocab) == (64, 2, 256)
     assert (engine.block_size, engine.depth, engine.devices) == (8, 7, ("CPU",))
     assert (engine.model_path.name, engine.draft_path) == ("target.gguf", tmp_path / "draft.gguf")
@@ -51,7 +52,11 @@ def test_options_default_to_native_defaults(open_engine: Open) -> None:
         ({"n_parallel": 0}, ValueError, "n_parallel"),
         ({"depth": 0}, ValueError, "depth must be an integer >= 1"),
         ({"depth": "deep"}, TypeError, "depth"),
-        ({"verify": "luck"}, ValueError, "verify must be one of auto, match, got 'luck'"),
+        (
+            {"verify": "luck"},
+            ValueError,
+            "verify must be one of auto, reject, block, match, got 'luck'",
+        ),
         ({"flash_attn": True}, ValueError, "flash_attn must be one of auto, on, off"),
         ({"device": ""}, ValueError, "device"),
         ({"cache_type": 16}, TypeError, "cache_type"),

@@ -75,6 +75,7 @@ _ENGINE: tuple[_Flag, ...] = (
         "fused attention",
     ),
     (("--depth",), "depth", _depth, "N", "drafted tokens per cycle"),
+    (("--p-min",), "p_min", float, "P", "end drafts before a slot less probable than this"),
     (("--verify",), "verify", str, "|".join(get_args(VerifyRule)), "how drafts are decided"),
     (("--cache-type",), "cache_type", str, "TYPE", "type of the target's K and V caches"),
     (("--rpc",), "rpc", str, "SERVERS", "host:port of RPC servers, with commas"),

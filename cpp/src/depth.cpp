@@ -1,0 +1,402 @@
+#include "depth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+namespace dflash2 {
+
+namespace {
+
+constexpr double  first_credit   = 1.75;   // cycles without drafting
+constexpr double  most_credit    = 2.5;    // that are saved up: a dear drafter is asked seldom, but asked
+constexpr double  credit_rate    = 0.01;   // of the time
+constexpr double  most_debt      = 0.5;    // a drafter that fails late is asked again all the same
+constexpr double  explore_rate   = 0.02;
+constexpr int32_t most_interval  = 64;     // cycles between two trials
+constexpr double  worth_drafting = 1.04;   // times the tokens per second without: less may be noise of the model
+constexpr double  worth_a_trial  = 1.03;   // times the best known tokens per second
+constexpr int32_t catch_up       = 16;     // cycles that share the cost of a long backlog
+constexpr int32_t smooth_rows    = 16;     // up to here neighbouring widths are measured one by one
+
+}  // namespace
+
+struct DepthPolicy::Choice {
+    std::vector<int32_t> depths;
+    double               tokens      = 0;
+    double               seconds     = 0;
+    double               least_reach = 1;  // of the slots taken
+    double               spread_rate = 0;  // with a long backlog spread over the cycles to come, 0 without a draft
+
+    double rate() const { return seconds > 0 ? tokens / seconds : 0; }
+};
+
+// The requests of one cycle against the models.
+class DepthPolicy::Evaluation {
+public:
+    Evaluation(const DepthPolicy & policy, const std::vector<DepthRequest> & requests) :
+        policy_(policy), requests_(requests), max_depth_(policy.max_depth_), reach_(requests.size() * max_depth_) {
+        for (size_t i = 0; i < requests.size(); ++i) {
+            double reach = 1;
+            for (int32_t slot = 0; slot < room(i); ++slot) {
+                reach *= policy.acceptance_.chance(requests[i].acceptance, slot);
+                reach_[i * max_depth_ + slot] = reach;
+            }
+        }
+    }
+
+    size_t  size() const { return requests_.size(); }
+    int32_t room(size_t i) const { return std::clamp(requests_[i].room, 0, max_depth_); }
+    int32_t backlog(size_t i) const { return std::max(0, requests_[i].backlog); }
+    double  reach(size_t i, int32_t slot) const { return reach_[i * max_depth_ + slot]; }
+
+    Choice best() const;
+    Choice best_of(bool long_backlogs) const;
+
+    // Tokens and seconds of given depths, the whole backlog counted. hoped: at the costs that unknown widths may have
+    Choice of(const std::vector<int32_t> & depths, bool hoped = false) const;
+
+private:
+    const DepthPolicy &               policy_;
+    const std::vector<DepthRequest> & requests_;
+    int32_t                           max_depth_;
+    std::vector<double>               reach_;  // [request][slot] chance that this and all slots before are accepted
+};
+
+DepthPolicy::Choice DepthPolicy::Evaluation::of(const std::vector<int32_t> & depths, bool hoped) const {
+    const CostModel & costs    = policy_.costs_;
+    const auto        n        = (int32_t) size();
+    int32_t           n_rows   = n;
+    int32_t           n_draft  = 0;
+    int32_t           n_inject = 0;
+    int32_t           width    = 0;
+    Choice            result;
+    result.depths = depths;
+    result.tokens = n;
+    for (size_t i = 0; i < size(); ++i) {
+        n_rows += depths[i];
+        width = std::max(width, depths[i]);
+        n_draft += depths[i] > 0 ? 1 : 0;
+        n_inject += depths[i] > 0 ? backlog(i) : 0;
+        for (int32_t slot = 0; slot < depths[i]; ++slot) {
+            result.tokens += reach(i, slot);
+            result.least_reach = std::min(result.least_reach, reach(i, slot));
+        }
+    }
+    result.seconds = hoped ? costs.verify.hoped_seconds(n_rows) + costs.host.seconds(n_rows) :
+                             costs.verify_seconds(n_rows);
+    if (n_draft > 0) {
+        const int32_t block_rows = n_draft * (width + 1);
+        result.seconds += hoped && !costs.draft.empty() ? costs.draft.hoped_seconds(block_rows) :
+                                                          costs.draft_seconds(block_rows);
+        result.seconds += n_inject > 0 ? costs.inject.seconds(n_inject) : 0;
+    }
+    return result;
+}
+
+// Slots enter in the order of their chance to be reached and accepted, the rate is that of each prefix of this list. A
+// width is paid by all that draft, so each width has its own list.
+DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
+    struct Slot {
+        double  reach;
+        int32_t request;
+        int32_t slot;
+    };
+
+    std::vector<Slot> slots;
+    slots.reserve(reach_.size());
+    for (size_t i = 0; i < size(); ++i) {
+        const bool takes_part = long_backlogs || backlog(i) <= max_depth_ + 1;
+        for (int32_t slot = 0; takes_part && slot < room(i); ++slot) {
+            slots.push_back({ reach(i, slot), (int32_t) i, slot });
+        }
+    }
+    std::sort(slots.begin(), slots.end(), [](const Slot & a, const Slot & b) {
+        return a.reach != b.reach     ? a.reach > b.reach :
+               a.slot != b.slot       ? a.slot < b.slot :
+                                        a.request < b.request;
+    });
+
+    const CostModel &   costs = policy_.costs_;
+    const auto          n     = (int32_t) size();
+    std::vector<double> verify_seconds(slots.size() + 1);
+    for (size_t k = 0; k < verify_seconds.size(); ++k) {
+        verify_seconds[k] = costs.verify_seconds(n + (int32_t) k);
+    }
+
+    double  best_rate  = worth_drafting * n / verify_seconds[0];
+    int32_t best_width = 0;
+    size_t  best_slots = 0;
+    for (int32_t width = 1; width <= max_depth_; ++width) {
+        double  tokens       = n;
+        double  draft        = 0;
+        double  waiting      = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
+        int32_t n_draft      = 0;
+        size_t  n_slots      = 0;
+        for (const Slot & slot : slots) {
+            if (slot.slot >= width) {
+                continue;
+            }
+            tokens += slot.reach;
+            ++n_slots;
+            if (slot.slot == 0) {
+                const int32_t usual  = std::min(backlog(slot.request), max_depth_ + 1);
+                const int32_t shares = std::clamp(requests_[slot.request].room / 4, 1, catch_up);
+                waiting += usual + (double) (backlog(slot.request) - usual) / shares;
+                draft = costs.draft_seconds(++n_draft * (width + 1));
+                if (waiting > 0) {
+                    draft += costs.inject.seconds(std::max(1, (int32_t) std::lround(waiting)));
+                }
+            }
+            const double rate = tokens / (verify_seconds[n_slots] + draft);
+            if (rate > best_rate) {
+                best_rate  = rate;
+                best_width = width;
+                best_slots = n_slots;
+            }
+        }
+    }
+
+    Choice best;
+    best.depths.assign(size(), 0);
+    size_t n_slots = 0;
+    for (const Slot & slot : slots) {
+        if (slot.slot < best_width && n_slots < best_slots) {
+            ++best.depths[slot.request];
+            ++n_slots;
+        }
+    }
+    Choice result = of(best.depths);
+    result.spread_rate = best_slots > 0 ? best_rate : 0;
+    return result;
+}
+
+// A sequence whose backlog costs too much must not keep the others from drafting
+DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
+    Choice     best      = best_of(true);
+    const auto is_behind = [&](const DepthRequest & request) { return request.backlog > max_depth_ + 1; };
+    if (std::any_of(requests_.begin(), requests_.end(), is_behind)) {
+        Choice without = best_of(false);
+        if (without.spread_rate > best.spread_rate) {
+            best = std::move(without);
+        }
+    }
+    return best;
+}
+
+// A probe of the drafter: the most outcomes seen for the time lost, and no more lost than there is credit for
+bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
+    if (!probes_.due()) {
+        return false;
+    }
+    std::vector<size_t> order(evaluation.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return evaluation.backlog(a) < evaluation.backlog(b); });
+
+    double best_score = 0;
+    for (int32_t depth = 1; depth <= max_depth_; ++depth) {
+        for (size_t n_draft = 1; n_draft <= evaluation.size(); n_draft *= 2) {
+            std::vector<int32_t> depths(evaluation.size(), 0);
+            double               seen = 0;
+            for (size_t i = 0; i < n_draft; ++i) {
+                depths[order[i]] = std::min(depth, evaluation.room(order[i]));
+                for (int32_t slot = 0; slot < depths[order[i]]; ++slot) {
+                    seen += slot > 0 ? evaluation.reach(order[i], slot - 1) : 1;
+                }
+            }
+            const Choice trial = evaluation.of(depths);
+            const double waste = trial.seconds - trial.tokens / best.rate();
+            const double score = seen / std::max(waste, 1e-3 * best.seconds);
+            // paid for even if all of it is rejected
+            if (seen > 0 && trial.seconds <= (1 + probe_credit_) * best.seconds && score > best_score) {
+                best_score = score;
+                choice     = trial;
+            }
+        }
+    }
+    return best_score > 0;
+}
+
+// A width whose cost is not known, or not any more, and that would be the best if it were as cheap as it may be
+bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
+    if (!explorations_.due()) {
+        return false;
+    }
+    const double plain      = costs_.verify_seconds((int32_t) evaluation.size());
+    const double credit     = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
+    double       best_score = 0;
+    bool         found      = false;
+    for (int32_t depth = 0; depth <= max_depth_; ++depth) {
+        std::vector<int32_t> depths(evaluation.size());
+        for (size_t i = 0; i < depths.size(); ++i) {
+            depths[i] = std::min(depth, evaluation.room(i));
+        }
+        if (depths == best.depths) {
+            continue;
+        }
+        const Choice hoped = evaluation.of(depths, true);
+        const Choice trial = evaluation.of(depths);
+        const double gain  = hoped.rate() / best.rate() - worth_a_trial;
+        // what no draft costs is doubted by half: else a wrong guess of it could never be found out
+        const double seconds = depth > 0 ? trial.seconds : (trial.seconds + hoped.seconds) / 2;
+        const double waste   = seconds - trial.tokens / best.rate();
+        const double score = gain / std::max(waste, 1e-2 * plain);
+        if (gain > 0 && waste <= credit * plain && score > best_score) {
+            best_score = score;
+            choice     = trial;
+            found      = true;
+        }
+    }
+    return found;
+}
+
+void DepthPolicy::Pace::tried(bool in_vain) {
+    interval = in_vain ? std::min(2 * interval, most_interval) : 1;
+    waited   = 0;
+}
+
+DepthPolicy::DepthPolicy(int32_t max_depth) :
+    max_depth_(max_depth), acceptance_(max_depth), probe_credit_(first_credit), explore_credit_(first_credit) {}
+
+DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
+    DepthPlan plan;
+    plan.depths.assign(requests.size(), 0);
+    plan.expected_depths = plan.depths;
+    for (const DepthRequest & request : requests) {
+        plan.acceptance.push_back(request.acceptance);
+    }
+    plan.expected_tokens = (double) requests.size();
+    plan.expected_rows   = (int32_t) requests.size();
+    // every comparison is with the cost of no draft: known first
+    if (requests.empty() || !costs_.verify.reaches((int32_t) requests.size())) {
+        return plan;
+    }
+
+    const Evaluation evaluation(*this, requests);
+    const Choice     best   = evaluation.best();
+    Choice           choice = best;
+    const bool       drafts = std::any_of(best.depths.begin(), best.depths.end(), [](int32_t d) { return d > 0; });
+    if (explore(evaluation, best, choice)) {
+        plan.reason = DepthPlan::Reason::cost;
+    } else if (!drafts && probe(evaluation, best, choice)) {
+        plan.reason = DepthPlan::Reason::probe;
+    }
+
+    plan.tokens_per_second = best.rate();
+    plan.expected_tokens   = choice.tokens;
+    plan.expected_seconds  = choice.seconds;
+    plan.expected_depths   = choice.depths;
+    plan.least_reach       = choice.least_reach;
+    plan.expected_rows += std::accumulate(choice.depths.begin(), choice.depths.end(), 0);
+    plan.width  = *std::max_element(choice.depths.begin(), choice.depths.end());
+    plan.depths = choice.depths;
+    if (plan.reason == DepthPlan::Reason::best) {
+        for (size_t i = 0; i < requests.size(); ++i) {
+            plan.depths[i] = choice.depths[i] > 0 ? std::min(plan.width, evaluation.room(i)) : 0;
+        }
+    }
+    return plan;
+}
+
+// What the rows between two widths of the target pass cost. In a wide pass two neighbouring widths differ by less than
+// their measurements are worth, so the slope is that of a wider stretch around them.
+double DepthPolicy::row_seconds(int32_t from, int32_t to) const {
+    const int32_t wider = from > smooth_rows ? std::max(0, from / 4 - (to - from) / 2) : 0;
+    const int32_t a     = from - wider;
+    const int32_t b     = to + wider;
+    return (costs_.verify_seconds(b) - costs_.verify_seconds(a)) * (to - from) / (b - a);
+}
+
+bool DepthPolicy::extend(const DepthPlan & plan, size_t i, const std::vector<float> & confidences) const {
+    const auto slot = (int32_t) confidences.size() - 1;
+    if (slot >= plan.depths[i] || plan.reason != DepthPlan::Reason::best) {
+        return slot < plan.depths[i];
+    }
+    const SequenceAcceptance & sequence = plan.acceptance[i];
+    double                     reach    = 1;
+    for (int32_t j = 0; j <= slot; ++j) {
+        reach *= acceptance_.chance(sequence, j, confidences[j]);
+    }
+    const int32_t rows   = plan.expected_rows - plan.expected_depths[i] + slot;
+    double        tokens = reach;
+    for (int32_t end = slot + 1;; ++end) {
+        // never dearer than the plan found worth it, or it would plan what is then refused
+        const double price = std::min(plan.tokens_per_second * row_seconds(rows, rows + end - slot),
+                                      plan.least_reach * (end - slot));
+        if (tokens >= price) {
+            return true;
+        }
+        if (end == plan.depths[i]) {
+            return false;
+        }
+        reach *= acceptance_.chance(sequence, end);
+        tokens += reach;
+    }
+}
+
+void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
+    const auto n = (int32_t) cycle.outcomes.size();
+
+    costs_.inject.record(cycle.inject.rows, cycle.inject.seconds);
+    costs_.draft.record(cycle.draft.rows, cycle.draft.seconds);
+    costs_.verify.record(cycle.verify.rows, cycle.verify.seconds);
+    costs_.host.record(cycle.verify.rows, cycle.host_seconds);
+
+    int32_t n_accepted = 0;
+    for (const DepthCycle::Outcome & outcome : cycle.outcomes) {
+        n_accepted += outcome.n_accepted;
+        if (!outcome.confidences.empty()) {
+            acceptance_.record(*outcome.acceptance, outcome.confidences, outcome.n_proposed, outcome.n_accepted);
+        }
+    }
+    if (cycle.draft.rows == 0) {
+        acceptance_.wait();
+    }
+    if (!plan || n == 0) {
+        return;
+    }
+
+    // by the model, not by the clock: a stall is no fault of a trial
+    const double plain   = costs_.verify_seconds(n);
+    const double seconds = costs_.verify_seconds(cycle.verify.rows) +
+                           (cycle.draft.rows > 0 ? costs_.draft.seconds(cycle.draft.rows) : 0) +
+                           (cycle.inject.rows > 0 ? costs_.inject.seconds(cycle.inject.rows) : 0);
+    const double cycles  = seconds / plain;
+    const double won     = (double) (n + n_accepted) / n;
+    probe_credit_ += credit_rate * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
+    probe_credit_ = std::clamp(probe_credit_, -most_debt, most_credit);
+    explore_credit_ += explore_rate * cycles;
+    if (plan->reason == DepthPlan::Reason::cost) {
+        explore_credit_ += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;
+    }
+    explore_credit_ = std::min(explore_credit_, most_credit * std::max(1.0, cycles));
+    if (plan->reason == DepthPlan::Reason::probe) {
+        probes_.tried(n_accepted == 0);
+    } else {
+        probes_.waited += 1;
+    }
+    if (plan->reason == DepthPlan::Reason::cost) {
+        const double rate = (n + n_accepted) / seconds;
+        explorations_.tried(rate < plan->tokens_per_second);
+    } else {
+        explorations_.waited += 1;
+    }
+}
+
+std::string describe(const DepthPlan & plan) {
+    std::string line = plan.reason == DepthPlan::Reason::probe ? "probe, " :
+                       plan.reason == DepthPlan::Reason::cost  ? "cost, " :
+                                                                 "";
+    line += "depth";
+    for (const int32_t depth : plan.expected_depths) {
+        line += " " + std::to_string(depth);
+    }
+    char text[96];
+    std::snprintf(text, sizeof(text), ", width %d: %.1f tokens in %.1f ms", plan.width, plan.expected_tokens,
+                  1e3 * plan.expected_seconds);
+    return line + text;
+}
+
+}  // namespace dflash2

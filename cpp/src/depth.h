@@ -1,0 +1,132 @@
+#pragma once
+
+#include "acceptance_model.h"
+#include "cost_model.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dflash2 {
+
+// A sequence that generates, as plan() sees it.
+struct DepthRequest {
+    SequenceAcceptance acceptance;
+    int32_t            room;     // most draft tokens that can be of use, may be 0
+    int32_t            backlog;  // rows of features to inject before this sequence can be drafted
+};
+
+// How far to draft in one cycle.
+struct DepthPlan {
+    // Per request: the most slots to propose; 0 leaves the sequence out of the draft pass. extend() may end it earlier
+    std::vector<int32_t> depths;
+    int32_t              width = 0;  // slots of the draft pass: the greatest of depths. 0: no draft pass
+
+    enum class Reason {
+        best,   // most expected tokens per second
+        probe,  // drafting does not seem to pay: asks the drafter again
+        cost,   // asks for the cost of a width that is not known, or not any more
+    };
+
+    Reason reason = Reason::best;
+
+    // Of the cycle, if every sequence proposes the slots that count on average
+    double expected_tokens  = 0;
+    double expected_seconds = 0;
+
+    // For extend() and record()
+    std::vector<SequenceAcceptance> acceptance;
+    double                          tokens_per_second = 0;  // of the best cycle known: the price of time
+    int32_t                         expected_rows     = 0;  // of the target pass
+    std::vector<int32_t>            expected_depths;        // slots that count on average, <= depths
+    double                          least_reach       = 1;  // chance to be of use, of the last slot that counts
+};
+
+// One cycle that ran.
+struct DepthCycle {
+    struct Pass {
+        int32_t rows    = 0;  // 0: did not run
+        double  seconds = 0;
+    };
+
+    struct Outcome {
+        SequenceAcceptance * acceptance;   // of the sequence: updated
+        std::vector<float>   confidences;  // of each slot proposed, then that of the slot where the walk ended, if known
+        int32_t              n_proposed = 0;
+        int32_t              n_accepted = 0;
+        // A sequence that ended within the block (end of text, stop string, max_tokens): what came after was not judged.
+        // Give n_proposed = n_accepted then, so that it does not count as a rejection
+    };
+
+    Pass                 inject;            // features that were waiting
+    Pass                 draft;             // rows: drafted sequences * (width + 1)
+    Pass                 verify;            // rows: sum of 1 + proposed
+    double               host_seconds = 0;  // everything else in the cycle
+    std::vector<Outcome> outcomes;          // one per sequence, drafted or not
+};
+
+// Chooses how many slots each sequence drafts and verifies, so that the tokens per second of all together are most:
+//
+//   sum_i (1 + expected accepted_i) / (inject + draft + verify + host seconds)
+//
+// with costs and acceptance learned from the cycles that ran. Every new thing that is tried (the drafter while it does
+// not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start and one percent of
+// the time since.
+//
+// One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.
+//
+// Exactness: extend() looks at the past, at the path before the slot and at the slot's distribution, never at a token
+// drawn at the slot or after it. What it lets through stays in the draft.
+class DepthPolicy {
+public:
+    // max_depth: slots of the widest draft pass, >= 1
+    explicit DepthPolicy(int32_t max_depth);
+
+    DepthPlan plan(const std::vector<DepthRequest> & requests) const;
+
+    // Whether request i of the plan proposes its slot s = confidences.size() - 1. confidences: the greatest probability
+    // of the selector's distribution at each slot up to s, given the path before it. Ask for s = 0, 1, ... below
+    // plan.depths[i], until the first no
+    bool extend(const DepthPlan & plan, size_t i, const std::vector<float> & confidences) const;
+
+    // plan: what the cycle followed; null when the depth was not this policy's
+    void record(const DepthCycle & cycle, const DepthPlan * plan);
+
+    // Passes run for the sake of their time, at load. The fastest of two or three is better than the first
+    void record_verify(int32_t rows, double seconds) { costs_.verify.record(rows, seconds); }
+    void record_draft(int32_t rows, double seconds) { costs_.draft.record(rows, seconds); }
+    void record_inject(int32_t rows, double seconds) { costs_.inject.record(rows, seconds); }
+
+    // costs().verify.ms_by_rows() and so on
+    const CostModel & costs() const { return costs_; }
+
+private:
+    struct Choice;
+    class Evaluation;
+
+    // Paces what is tried: after each time in vain twice as many cycles pass
+    struct Pace {
+        int32_t interval = 1;
+        int32_t waited   = 0;
+
+        bool due() const { return waited >= interval; }
+        void tried(bool in_vain);
+    };
+
+    bool probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
+    bool explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
+    double row_seconds(int32_t from, int32_t to) const;
+
+    int32_t         max_depth_;
+    CostModel       costs_;
+    AcceptanceModel acceptance_;
+    double          probe_credit_;    // what may be lost against never drafting, in cycles of that
+    double          explore_credit_;  // what may be lost against the best known depths, in the same
+    Pace            probes_;
+    Pace            explorations_;
+};
+
+// One line for the debug log, such as "depth 3 2 0, width 3: 4.1 tokens in 23.5 ms"
+std::string describe(const DepthPlan & plan);
+
+}  // namespace dflash2
