@@ -7,7 +7,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ Conversation = list[dict[str, str]]
 
 
 @contextmanager
-def stock_server(target: Path, drafter: Path | None, n_max: int = 7) -> Iterator[str]:
+def stock_server(
+    target: Path, drafter: Path | None, n_max: int = 7, options: Sequence[str] = ()
+) -> Iterator[str]:
     """Runs the server and gives its address; `drafter` None: plain decoding."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [program_path("llama-server"), "-m", target, "-c", "2048", "--parallel", "1"]
-    command += ["--port", str(port)]
+    command += ["--port", str(port), *options]
     if drafter is not None:
         command += ["--spec-type", "draft-dflash", "--spec-draft-model", drafter]
         command += ["--spec-draft-n-max", str(n_max)]
@@ -43,12 +45,14 @@ def stock_server(target: Path, drafter: Path | None, n_max: int = 7) -> Iterator
             server.terminate()
 
 
-def ask(address: str, conversation: Conversation, max_tokens: int) -> dict[str, Any]:
-    """One greedy answer with the server's timings."""
+def ask(
+    address: str, conversation: Conversation, max_tokens: int, **sampling: float
+) -> dict[str, Any]:
+    """One answer with the server's timings; greedy without `sampling`, fields of the request."""
     body = {"messages": conversation, "temperature": 0, "max_tokens": max_tokens}
     request = urllib.request.Request(
         f"{address}/v1/chat/completions",
-        json.dumps(body | {"cache_prompt": False}).encode(),
+        json.dumps(body | {"cache_prompt": False} | sampling).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=300) as response:

@@ -8,19 +8,19 @@ namespace dflash2 {
 namespace {
 
 // Even chances and next to no weight: three rejections in a row are enough to call a drafter bad
-constexpr Belief  new_quality  = { 0, 4 };
-constexpr Belief  new_position = { 0, 0.5 };
-constexpr Belief  new_offset   = { 0, 0.1 };
-constexpr Belief  new_slope    = { 0.3, 0.1 };
-constexpr double  forgetting   = 0.0003;  // variance gained per slot: a memory of some hundred
-constexpr double  waiting      = 0.01;    // variance gained per cycle without a draft
-constexpr double  old_quality  = 1;       // variance up to which it grows
-constexpr double  ease_change  = 0.001;   // of one sequence: about forty
-constexpr double  new_text     = 0.7;     // variance gained when a sequence is no longer what it was
-constexpr double  drift_memory = 0.8;
-constexpr double  most_drift   = 6;       // chance alone: some 1.7
-constexpr double  limit        = 4.5;    // of log-odds: 99 %
-constexpr float   least_doubt  = 1e-3f;  // of a confidence
+constexpr Belief  new_quality   = { 0, 4 };
+constexpr Belief  new_position  = { 0, 0.5 };
+constexpr Belief  new_offset    = { 0, 0.1 };
+constexpr Belief  new_slope     = { 0.3, 0.1 };
+constexpr double  forgetting    = 0.0003;  // variance gained per slot: a memory of some hundred
+constexpr double  waiting       = 0.02;    // variance gained per cycle without a draft
+constexpr double  old_quality   = 2;       // variance up to which it grows
+constexpr double  ease_change   = 0.001;   // of one sequence: about forty
+constexpr double  new_text      = 0.7;     // variance gained when a sequence is no longer what it was
+constexpr double  drift_memory  = 0.8;
+constexpr double  most_drift    = 6;      // chance alone: some 1.7
+constexpr double  limit         = 4.5;    // of log-odds: 99 %
+constexpr float   least_doubt   = 1e-3f;  // of a confidence
 constexpr int32_t centre_memory = 200;
 
 double sigmoid(double x) {
@@ -76,7 +76,7 @@ void AcceptanceModel::learn(SequenceAcceptance & sequence, int32_t slot, double 
     const double chance      = sigmoid(logit(sequence, slot));
     const double error       = outcome - chance;
     const double information = chance * (1 - chance);
-    const double scale = 1 + information * (quality_.variance + position.variance + sequence.ease.variance);
+    const double scale       = 1 + information * (quality_.variance + position.variance + sequence.ease.variance);
     correct(quality_, 1, error, information, scale);
     correct(position, 1, error, information, scale);
     correct(sequence.ease, 1, error, information, scale);
@@ -118,8 +118,8 @@ void AcceptanceModel::record(SequenceAcceptance &       sequence,
             // refused for its confidence: left out, the averages would be those of the slots that looked good
             learn(sequence, slot, chance(sequence, slot, c));
         }
-        Mean & centre = centre_[slot];
-        centre.n_seen = std::min(centre.n_seen + 1, centre_memory);
+        Mean & centre        = centre_[slot];
+        centre.n_seen        = std::min(centre.n_seen + 1, centre_memory);
         const double clamped = std::clamp(c, least_doubt, 1 - least_doubt);
         centre.value += (std::log(clamped / (1 - clamped)) - centre.value) / centre.n_seen;
     }

@@ -7,36 +7,37 @@ namespace dflash2 {
 
 namespace {
 
-constexpr double  stall        = 1.4;   // times the guess: slower is a stall until it is seen twice
-constexpr double  above_wider  = 1.2;   // and this many times a wider one
-constexpr double  strange      = 1.2;   // times the guess: a first pass above it is doubted
-constexpr int32_t memory       = 6;     // passes a knot averages over
-constexpr double  first_trust  = 1.5;   // a first pass may cost this many times its share of a narrower one
-constexpr double  blind_growth = 0.3;   // of the proportional growth, where only one width is known
-constexpr double  stale        = 64;    // passes elsewhere after which a knot's memory counts half
-constexpr double  follows      = 16;    // passes elsewhere after which a knot follows others half way
-constexpr double  follow       = 0.9;   // of a surprise too great for noise
-constexpr int32_t settled      = 3;     // visits after which a knot tells others of a drift
-constexpr double  most_common  = 0.5;   // of one pass, in log seconds
-constexpr double  most_rise    = 0.5;   // of one pass, in log seconds: stalls may come in pairs
-constexpr double  ageing       = 0.1;   // doubt in log seconds for each doubling of the passes elsewhere
-constexpr int32_t exact_rows   = 16;    // up to here each number of rows has its own knot
-constexpr int32_t same_rows    = 10;    // above, a knot stands for a tenth more or less
-constexpr double  near_share   = 0.5;   // of a knot's move that the next ones above exact_rows take
-constexpr double  near_log     = 0.15;  // distance in log rows at which they take 1/e of that
-constexpr double  unknown_draft_share = 0.3;  // of a target pass: drafters have a fraction of its layers
+constexpr double  stall               = 1.4;   // times the guess: slower is a stall until it is seen twice
+constexpr double  above_wider         = 1.2;   // and this many times a wider one
+constexpr double  strange             = 1.2;   // times the guess: a first pass above it is doubted
+constexpr int32_t memory              = 6;     // passes a knot averages over
+constexpr double  first_trust         = 1.5;   // a first pass may cost this many times its share of a narrower one
+constexpr double  blind_growth        = 0.3;   // of the proportional growth, where only one width is known
+constexpr double  stale               = 64;    // passes elsewhere after which a knot's memory counts half
+constexpr double  follows             = 16;    // passes elsewhere after which a knot follows others half way
+constexpr double  follow              = 0.9;   // of a surprise too great for noise
+constexpr int32_t settled             = 3;     // visits after which a knot tells others of a drift
+constexpr double  most_common         = 0.5;   // of one pass, in log seconds
+constexpr double  most_guessed        = 0.7;   // of all since the last visit, in log seconds
+constexpr double  most_rise           = 0.5;   // of one pass, in log seconds: stalls may come in pairs
+constexpr double  ageing              = 0.1;   // doubt in log seconds for each doubling of the passes elsewhere
+constexpr int32_t exact_rows          = 16;    // up to here each number of rows has its own knot
+constexpr int32_t same_rows           = 10;    // above, a knot stands for a tenth more or less
+constexpr double  near_share          = 0.5;   // of a knot's move that the next ones above exact_rows take
+constexpr double  near_log            = 0.15;  // distance in log rows at which they take 1/e of that
+constexpr double  unknown_draft_share = 0.3;   // of a target pass: drafters have a fraction of its layers
 
 }  // namespace
 
-// The knot that stands for these rows, null where there is none
-const CostCurve::Knot * CostCurve::nearest(int32_t rows) const {
-    const Knot * best = nullptr;
-    for (const Knot & knot : knots_) {
-        const int32_t distance = std::abs(knot.rows - rows);
-        const int32_t fewer    = std::min(knot.rows, rows);
+// Index of the knot that stands for these rows, none where there is none
+size_t CostCurve::nearest(int32_t rows) const {
+    size_t best = none;
+    for (size_t i = 0; i < knots_.size(); ++i) {
+        const int32_t distance = std::abs(knots_[i].rows - rows);
+        const int32_t fewer    = std::min(knots_[i].rows, rows);
         const bool    same     = fewer > exact_rows ? distance * same_rows <= fewer : distance == 0;
-        if (same && (!best || distance < std::abs(best->rows - rows))) {
-            best = &knot;
+        if (same && (best == none || distance < std::abs(knots_[best].rows - rows))) {
+            best = i;
         }
     }
     return best;
@@ -54,8 +55,8 @@ void CostCurve::record(int32_t rows, double seconds) {
     const double level = std::log(seconds);
     const auto   at    = std::lower_bound(knots_.begin(), knots_.end(), rows,
                                           [](const Knot & knot, int32_t value) { return knot.rows < value; });
-    Knot *       knot  = const_cast<Knot *>(nearest(rows));
-    if (!knot) {
+    const size_t index = nearest(rows);
+    if (index == none) {
         double first = level;
         if (at != knots_.begin()) {
             first = std::min(first, (at - 1)->level + std::log(first_trust * rows / (at - 1)->rows));
@@ -69,6 +70,7 @@ void CostCurve::record(int32_t rows, double seconds) {
         return;
     }
 
+    Knot * const knot     = &knots_[index];
     const double surprise = level - std::log(this->seconds(rows));
     if (surprise > std::log(stall) && !knot->stalled) {
         knot->stalled = true;
@@ -78,8 +80,8 @@ void CostCurve::record(int32_t rows, double seconds) {
     const double age      = (double) (n_passes_ - knot->visited - 1);
     const double recalled = std::min(knot->n_visits, memory) / (1 + age / stale);
     // a pass is never fast by accident, and a slow one that repeats is no accident either
-    const double gain     = std::fabs(surprise) > std::log(stall) ? follow : 1 / (1 + recalled);
-    const double move     = std::min(gain * surprise, most_rise);
+    const double gain = std::fabs(surprise) > std::log(stall) ? follow : 1 / (1 + recalled);
+    const double move = std::min(gain * surprise, most_rise);
     // what a knot learns in its first visits is its own
     const double common = knot->n_visits < settled ? 0 : std::clamp(move, -most_common, most_common);
     for (Knot & other : knots_) {
@@ -90,9 +92,10 @@ void CostCurve::record(int32_t rows, double seconds) {
                 const double distance = std::fabs(std::log((double) rows / other.rows));
                 share                 = std::max(share, near_share * std::exp(-distance / near_log));
             }
-            share *= common;
-            other.level += share;
-            other.guessed += share;
+            // one drift reaches it from many knots
+            const double guessed = std::clamp(other.guessed + share * common, -most_guessed, most_guessed);
+            other.level += guessed - other.guessed;
+            other.guessed = guessed;
         }
     }
     knot->level += move;
@@ -144,7 +147,8 @@ double CostCurve::hoped_seconds(int32_t rows) const {
     if (knots_.empty()) {
         return 0;
     }
-    const Knot * knot  = nearest(rows);
+    const size_t index = nearest(rows);
+    const Knot * knot  = index == none ? nullptr : &knots_[index];
     double       share = 1;
     if (!knot) {
         const auto after = std::lower_bound(knots_.begin(), knots_.end(), rows,

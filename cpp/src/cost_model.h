@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@ public:
     void record(int32_t rows, double seconds);
 
     bool empty() const { return knots_.empty(); }
+    bool seen(int32_t rows) const { return nearest(rows) != none; }
+
     // Whether so many rows, or more, were seen
     bool reaches(int32_t rows) const;
 
@@ -40,7 +43,9 @@ private:
         bool    stalled;  // the last visit was so slow that it did not count
     };
 
-    const Knot * nearest(int32_t rows) const;
+    static constexpr size_t none = SIZE_MAX;
+
+    size_t nearest(int32_t rows) const;
 
     std::vector<Knot> knots_;  // by rows
     int64_t           n_passes_ = 0;

@@ -9,16 +9,17 @@ namespace dflash2 {
 
 namespace {
 
-constexpr double  first_credit   = 1.75;   // cycles without drafting
-constexpr double  most_credit    = 2.5;    // that are saved up: a dear drafter is asked seldom, but asked
-constexpr double  credit_rate    = 0.01;   // of the time
-constexpr double  most_debt      = 0.5;    // a drafter that fails late is asked again all the same
+constexpr double  first_credit   = 1.75;  // cycles without drafting
+constexpr double  most_credit    = 2.5;   // that are saved up: a dear drafter is asked seldom, but asked
+constexpr double  credit_rate    = 0.01;  // of the time
+constexpr double  most_debt      = 0.5;   // a drafter that fails late is asked again all the same
 constexpr double  explore_rate   = 0.02;
-constexpr int32_t most_interval  = 64;     // cycles between two trials
-constexpr double  worth_drafting = 1.04;   // times the tokens per second without: less may be noise of the model
-constexpr double  worth_a_trial  = 1.03;   // times the best known tokens per second
-constexpr int32_t catch_up       = 16;     // cycles that share the cost of a long backlog
-constexpr int32_t smooth_rows    = 16;     // up to here neighbouring widths are measured one by one
+constexpr int32_t most_interval  = 32;    // cycles between two trials
+constexpr double  worth_drafting = 1.04;  // times the tokens per second without: less may be noise of the model
+constexpr double  worth_in_debt  = 1.12;
+constexpr double  worth_a_trial  = 1.03;  // times the best known tokens per second
+constexpr int32_t catch_up       = 16;    // cycles that share the cost of a long backlog
+constexpr int32_t smooth_rows    = 16;    // up to here neighbouring widths are measured one by one
 
 }  // namespace
 
@@ -84,12 +85,12 @@ DepthPolicy::Choice DepthPolicy::Evaluation::of(const std::vector<int32_t> & dep
             result.least_reach = std::min(result.least_reach, reach(i, slot));
         }
     }
-    result.seconds = hoped ? costs.verify.hoped_seconds(n_rows) + costs.host.seconds(n_rows) :
-                             costs.verify_seconds(n_rows);
+    result.seconds =
+        hoped ? costs.verify.hoped_seconds(n_rows) + costs.host.seconds(n_rows) : costs.verify_seconds(n_rows);
     if (n_draft > 0) {
         const int32_t block_rows = n_draft * (width + 1);
-        result.seconds += hoped && !costs.draft.empty() ? costs.draft.hoped_seconds(block_rows) :
-                                                          costs.draft_seconds(block_rows);
+        result.seconds +=
+            hoped && !costs.draft.empty() ? costs.draft.hoped_seconds(block_rows) : costs.draft_seconds(block_rows);
         result.seconds += n_inject > 0 ? costs.inject.seconds(n_inject) : 0;
     }
     return result;
@@ -113,9 +114,7 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         }
     }
     std::sort(slots.begin(), slots.end(), [](const Slot & a, const Slot & b) {
-        return a.reach != b.reach     ? a.reach > b.reach :
-               a.slot != b.slot       ? a.slot < b.slot :
-                                        a.request < b.request;
+        return a.reach != b.reach ? a.reach > b.reach : a.slot != b.slot ? a.slot < b.slot : a.request < b.request;
     });
 
     const CostModel &   costs = policy_.costs_;
@@ -125,15 +124,17 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         verify_seconds[k] = costs.verify_seconds(n + (int32_t) k);
     }
 
-    double  best_rate  = worth_drafting * n / verify_seconds[0];
-    int32_t best_width = 0;
-    size_t  best_slots = 0;
+    // where drafting has lost of late, small gains are not believed
+    const double worth      = policy_.probe_credit_ < 0 ? worth_in_debt : worth_drafting;
+    double       best_rate  = worth * n / verify_seconds[0];
+    int32_t      best_width = 0;
+    size_t       best_slots = 0;
     for (int32_t width = 1; width <= max_depth_; ++width) {
-        double  tokens       = n;
-        double  draft        = 0;
-        double  waiting      = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
-        int32_t n_draft      = 0;
-        size_t  n_slots      = 0;
+        double  tokens  = n;
+        double  draft   = 0;
+        double  waiting = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
+        int32_t n_draft = 0;
+        size_t  n_slots = 0;
         for (const Slot & slot : slots) {
             if (slot.slot >= width) {
                 continue;
@@ -167,7 +168,7 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
             ++n_slots;
         }
     }
-    Choice result = of(best.depths);
+    Choice result      = of(best.depths);
     result.spread_rate = best_slots > 0 ? best_rate : 0;
     return result;
 }
@@ -175,7 +176,9 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
 // A sequence whose backlog costs too much must not keep the others from drafting
 DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
     Choice     best      = best_of(true);
-    const auto is_behind = [&](const DepthRequest & request) { return request.backlog > max_depth_ + 1; };
+    const auto is_behind = [&](const DepthRequest & request) {
+        return request.backlog > max_depth_ + 1;
+    };
     if (std::any_of(requests_.begin(), requests_.end(), is_behind)) {
         Choice without = best_of(false);
         if (without.spread_rate > best.spread_rate) {
@@ -221,9 +224,6 @@ bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choi
 
 // A width whose cost is not known, or not any more, and that would be the best if it were as cheap as it may be
 bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
-    if (!explorations_.due()) {
-        return false;
-    }
     const double plain      = costs_.verify_seconds((int32_t) evaluation.size());
     const double credit     = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
     double       best_score = 0;
@@ -234,19 +234,27 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
             depths[i] = std::min(depth, evaluation.room(i));
         }
         if (depths == best.depths) {
+            if (depth == 0 && !explorations_.due()) {
+                break;
+            }
             continue;
         }
         const Choice hoped = evaluation.of(depths, true);
         const Choice trial = evaluation.of(depths);
         const double gain  = hoped.rate() / best.rate() - worth_a_trial;
-        // what no draft costs is doubted by half: else a wrong guess of it could never be found out
-        const double seconds = depth > 0 ? trial.seconds : (trial.seconds + hoped.seconds) / 2;
-        const double waste   = seconds - trial.tokens / best.rate();
-        const double score = gain / std::max(waste, 1e-2 * plain);
+        // what was measured long ago is doubted by half: else a wrong guess of it could never be found out
+        const int32_t rows    = std::accumulate(depths.begin(), depths.end(), (int32_t) depths.size());
+        const double  seconds = costs_.verify.seen(rows) ? (trial.seconds + hoped.seconds) / 2 : trial.seconds;
+        const double  waste   = seconds - trial.tokens / best.rate();
+        const double  score   = gain / std::max(waste, 1e-2 * plain);
         if (gain > 0 && waste <= credit * plain && score > best_score) {
             best_score = score;
             choice     = trial;
             found      = true;
+        }
+        // what everything is compared with is asked for at once, the rest at intervals
+        if (depth == 0 && (found || !explorations_.due())) {
+            break;
         }
     }
     return found;
@@ -323,8 +331,8 @@ bool DepthPolicy::extend(const DepthPlan & plan, size_t i, const std::vector<flo
     double        tokens = reach;
     for (int32_t end = slot + 1;; ++end) {
         // never dearer than the plan found worth it, or it would plan what is then refused
-        const double price = std::min(plan.tokens_per_second * row_seconds(rows, rows + end - slot),
-                                      plan.least_reach * (end - slot));
+        const double price =
+            std::min(plan.tokens_per_second * row_seconds(rows, rows + end - slot), plan.least_reach * (end - slot));
         if (tokens >= price) {
             return true;
         }
@@ -377,7 +385,7 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
     } else {
         probes_.waited += 1;
     }
-    if (plan->reason == DepthPlan::Reason::cost) {
+    if (plan->reason == DepthPlan::Reason::cost && plan->width > 0) {
         const double rate = (n + n_accepted) / seconds;
         explorations_.tried(rate < plan->tokens_per_second);
     } else {

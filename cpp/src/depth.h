@@ -39,7 +39,7 @@ struct DepthPlan {
     double                          tokens_per_second = 0;  // of the best cycle known: the price of time
     int32_t                         expected_rows     = 0;  // of the target pass
     std::vector<int32_t>            expected_depths;        // slots that count on average, <= depths
-    double                          least_reach       = 1;  // chance to be of use, of the last slot that counts
+    double                          least_reach = 1;        // chance to be of use, of the last slot that counts
 };
 
 // One cycle that ran.
@@ -50,10 +50,10 @@ struct DepthCycle {
     };
 
     struct Outcome {
-        SequenceAcceptance * acceptance;   // of the sequence: updated
-        std::vector<float>   confidences;  // of each slot proposed, then that of the slot where the walk ended, if known
-        int32_t              n_proposed = 0;
-        int32_t              n_accepted = 0;
+        SequenceAcceptance * acceptance;  // of the sequence: updated
+        std::vector<float> confidences;   // of each slot proposed, then that of the slot where the walk ended, if known
+        int32_t            n_proposed = 0;
+        int32_t            n_accepted = 0;
         // A sequence that ended within the block (end of text, stop string, max_tokens): what came after was not judged.
         // Give n_proposed = n_accepted then, so that it does not count as a rejection
     };
@@ -113,8 +113,8 @@ private:
         void tried(bool in_vain);
     };
 
-    bool probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
-    bool explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
+    bool   probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
+    bool   explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
     double row_seconds(int32_t from, int32_t to) const;
 
     int32_t         max_depth_;

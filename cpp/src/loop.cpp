@@ -6,6 +6,7 @@
 #include "sampling_params.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace dflash2 {
 
@@ -28,34 +29,37 @@ Loop::Loop(Target & target, Drafter * drafter, Options options) :
 // Passes of a few widths, so that the first requests need not find out what they cost. Up to the first that is slow:
 // where one takes long, so does a request, and there is time to learn
 void Loop::measure_costs() {
-    constexpr double slow   = 0.1;  // seconds
-    constexpr int    n_runs = 3;    // the first of a width also plans its graph
-    const int32_t    widest = options_.depth + 1;
+    constexpr double slow    = 0.1;  // seconds
+    constexpr int    n_runs  = 3;    // the first of a width also plans its graph
+    const int32_t    widest  = options_.depth + 1;
+    const auto       fastest = [](const auto & pass) {
+        double best = INFINITY;
+        for (int run = 0; run < n_runs && (run == 0 || best < slow); ++run) {
+            const int64_t start = ggml_time_us();
+            pass();
+            best = std::min(best, seconds_since(start));
+        }
+        return best;
+    };
 
     for (const int32_t rows : { 1, 2, 4, widest }) {
-        double seconds = 0;
-        for (int run = 0; run < n_runs && seconds < slow; ++run) {
+        const double seconds = fastest([&] {
             common_batch batch(target_.context());
             for (int32_t i = 0; i < rows; ++i) {
                 batch.add(0, i, 0, true);
             }
-            const int64_t start = ggml_time_us();
             target_.decode(batch);
             llama_synchronize(target_.context());
-            seconds = seconds_since(start);
-            policy_.record_verify(rows, seconds);
             target_.clear();
-        }
+        });
+        policy_.record_verify(rows, seconds);
         if (seconds > slow) {
             break;
         }
     }
     for (const int32_t rows : { 2, widest }) {
-        for (int run = 0; run < n_runs; ++run) {
-            const int64_t start = ggml_time_us();
-            drafter_->draft({ { 0, 0, drafter_->info().mask_token } }, rows - 1);
-            policy_.record_draft(rows, seconds_since(start));
-        }
+        policy_.record_draft(rows,
+                             fastest([&] { drafter_->draft({ { 0, 0, drafter_->info().mask_token } }, rows - 1); }));
     }
 }
 

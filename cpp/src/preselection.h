@@ -18,7 +18,8 @@ public:
     void accept(Token token);
 
     // Fills `row` with candidates in the order of their ids. False: the chain needs the whole row, also where equal
-    // logits would make its choice depend on the order in which it sorts.
+    // logits would make its choice depend on the order in which it sorts. (Where only biases or penalties make two of
+    // them equal, right at a cut, a chain on the whole row may keep the other one.)
     bool select(const float * logits, int32_t n_vocab, std::vector<llama_token_data> & row);
 
 private:

@@ -118,6 +118,9 @@ Verdict verify_reject(Sampler & sampler, const Block & block, Random & accept, R
 // prefix counts.
 Verdict verify_block(Sampler & sampler, const Block & block, Random & accept, Random & residual_random) {
     const std::vector<Token> & draft = block.draft.tokens;
+    if (draft.empty()) {
+        return verify_reject(sampler, block, accept, residual_random);  // the same, without a copy of the sampler
+    }
 
     std::vector<Law>    laws;    // [rows]
     std::vector<double> shares;  // [rows] s_i
