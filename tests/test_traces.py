@@ -198,22 +198,27 @@ def test_drafts_after_a_time_without(dense: Callable[..., Pair], window: int | N
     params = SamplingParams(max_tokens=500, ignore_eos=True, trace=True)
     n_resumed = 0
     with open_engine(pair, depth="auto") as engine:
-        for n_tokens in (5, 20, 60):
+        for n_tokens in range(20, 44):
             result = engine.generate(prompt_of(n_tokens), params)
             assert result.trace is not None
+            resumed = [
+                cycle
+                for before, cycle in itertools.pairwise(result.trace)
+                if before.depth == 0 and cycle.depth > 0
+            ]
+            if not resumed:
+                continue
+            n_resumed += len(resumed)
             tokens = [*prompt_of(n_tokens), *result.token_ids]
             outputs = target.layer_outputs(tokens)
             taps = drafter.config.tap_layers
             features = np.concatenate([outputs[layer] for layer in taps], axis=1)
-            for before, cycle in itertools.pairwise(result.trace):
-                n_resumed += before.depth == 0 and cycle.depth > 0
+            for cycle in resumed:
                 # how wide the block was cannot be seen, only how much of it was proposed
-                paths = [
+                assert list(cycle.draft) in [
                     drafter.draft(
                         features[: cycle.position], tokens[cycle.position], width + 1
                     ).path[: cycle.depth]
                     for width in range(cycle.depth, engine.block_size)
-                    if cycle.depth
                 ]
-                assert not cycle.depth or list(cycle.draft) in paths
-    assert n_resumed >= 2
+    assert n_resumed > 0

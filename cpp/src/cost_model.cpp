@@ -44,7 +44,7 @@ size_t CostCurve::nearest(int32_t rows) const {
 }
 
 bool CostCurve::reaches(int32_t rows) const {
-    return !knots_.empty() && rows <= knots_.back().rows;
+    return seen(rows) || (!knots_.empty() && rows <= knots_.back().rows);
 }
 
 void CostCurve::record(int32_t rows, double seconds) {

@@ -10,7 +10,7 @@ namespace dflash2 {
 namespace {
 
 constexpr double  first_credit   = 1.75;  // cycles without drafting
-constexpr double  most_credit    = 2.5;   // that are saved up: a dear drafter is asked seldom, but asked
+constexpr double  most_credit    = 6;     // that are saved up: a dear drafter is asked seldom, but asked
 constexpr double  credit_rate    = 0.01;  // of the time
 constexpr double  most_debt      = 0.5;   // a drafter that fails late is asked again all the same
 constexpr double  explore_rate   = 0.02;

@@ -9,11 +9,13 @@
 namespace dflash2 {
 
 // A path through a lattice: the tokens proposed for the slots after the anchor.
+// tokens:     ids, from the first slot on
+// confidence: the greatest probability at each of their slots, and at the slot that was not proposed if one was asked for
+// q:          the law each token was drawn from; empty after a greedy walk
 struct Draft {
     std::vector<Token> tokens;
-    std::vector<float>
-                     confidence;  // [tokens] the greatest probability at the slot, and at a slot that was not proposed
-    std::vector<Law> q;           // [tokens] the law the token was drawn from; empty after a greedy walk
+    std::vector<float> confidence;
+    std::vector<Law>   q;
 };
 
 // Asked before each slot, the last of `confidence`: whether to propose it. confidence: the greatest probability at each
@@ -38,7 +40,8 @@ struct WalkOptions {
 // Temperature 0, the greedy path: from the anchor on, the best-scored candidate of each slot given the one taken before
 // it. Not the jointly best path: the selector was trained for this walk. Equal scores: the first candidate.
 // Above 0 every slot is drawn from q = softmax(scores / temperature), one number of `random` each.
-// NaN counts as -inf, and a slot with nothing else ends the path; so does a token that ends the answer. `random` is not used when greedy.
+// NaN counts as -inf, and a slot with nothing else ends the path; so does a token that ends the answer. `random` is not
+// used when greedy.
 Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random);
 
 }  // namespace dflash2

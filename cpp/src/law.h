@@ -26,5 +26,6 @@ Law residual(const Law & p, const Law & q, double scale = 1.0);
 
 // Sum of the weights
 double mass(const Law & law);
+double residual_mass(const Law & p, const Law & q, double scale);
 
 }  // namespace dflash2

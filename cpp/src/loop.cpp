@@ -3,10 +3,11 @@
 #include "dflash2/errors.h"
 #include "logging.h"
 #include "logprobs.h"
+#include "measure_costs.h"
 #include "sampling_params.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
 namespace dflash2 {
 
@@ -22,44 +23,7 @@ Loop::Loop(Target & target, Drafter * drafter, Options options) :
     target_(target), drafter_(drafter), options_(std::move(options)), policy_(std::max(1, options_.depth)),
     slots_(options_.n_parallel) {
     if (drafter_ && options_.adaptive) {
-        measure_costs();
-    }
-}
-
-// Passes of a few widths, so that the first requests need not find out what they cost. Up to the first that is slow:
-// where one takes long, so does a request, and there is time to learn
-void Loop::measure_costs() {
-    constexpr double slow    = 0.1;  // seconds
-    constexpr int    n_runs  = 3;    // the first of a width also plans its graph
-    const int32_t    widest  = options_.depth + 1;
-    const auto       fastest = [](const auto & pass) {
-        double best = INFINITY;
-        for (int run = 0; run < n_runs && (run == 0 || best < slow); ++run) {
-            const int64_t start = ggml_time_us();
-            pass();
-            best = std::min(best, seconds_since(start));
-        }
-        return best;
-    };
-
-    for (const int32_t rows : { 1, 2, 4, widest }) {
-        const double seconds = fastest([&] {
-            common_batch batch(target_.context());
-            for (int32_t i = 0; i < rows; ++i) {
-                batch.add(0, i, 0, true);
-            }
-            target_.decode(batch);
-            llama_synchronize(target_.context());
-            target_.clear();
-        });
-        policy_.record_verify(rows, seconds);
-        if (seconds > slow) {
-            break;
-        }
-    }
-    for (const int32_t rows : { 2, widest }) {
-        policy_.record_draft(rows,
-                             fastest([&] { drafter_->draft({ { 0, 0, drafter_->info().mask_token } }, rows - 1); }));
+        measure_costs(target_, *drafter_, options_.depth, policy_);
     }
 }
 
@@ -77,9 +41,6 @@ int64_t Loop::submit(const std::vector<Token> & prompt, const SamplingOptions & 
     sequence->stats.fused_ops     = drafter_ ? "composed" : "none";
     sequence->stats.prompt_tokens = (int64_t) prompt.size();
     total_.prompt_tokens += (int64_t) prompt.size();
-    total_.verify_rule = total_.verify_rule.empty() || total_.verify_rule == sequence->stats.verify_rule ?
-                             sequence->stats.verify_rule :
-                             "mixed";
     sequences_.push_back(std::move(sequence));
     return next_id_++;
 }
@@ -206,11 +167,18 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     for (size_t i = 0; i < running.size(); ++i) {
         Sequence & sequence = *running[i];
         Chunk      chunk    = decide(sequence, drafts[i], rows[i]);
-        // a draft cut short by the end of the answer was not rejected
-        const auto n_drafted = (int32_t) drafts[i].tokens.size();
-        cycle.outcomes.push_back({ &sequence.acceptance, drafts[i].confidence,
-                                   sequence.finish_reason.empty() ? n_drafted : chunk.n_accepted, chunk.n_accepted });
+        auto       n_judged = (int32_t) drafts[i].tokens.size();
+        if (!sequence.finish_reason.empty()) {
+            n_judged = chunk.n_accepted;  // what the end of the answer cut off was not rejected
+            drafts[i].confidence.resize(n_judged);
+        }
+        cycle.outcomes.push_back({ &sequence.acceptance, std::move(drafts[i].confidence), n_judged, chunk.n_accepted });
         chunks.push_back(std::move(chunk));
+    }
+    if (drafter_ && drafter_->overfull()) {
+        std::vector<llama_seq_id> all(options_.n_parallel);
+        std::iota(all.begin(), all.end(), 0);
+        inject(all, cycle);
     }
     const double seconds = seconds_since(start);
     cycle.host_seconds   = seconds - cycle.inject.seconds - cycle.draft.seconds - cycle.verify.seconds;
@@ -267,23 +235,31 @@ std::vector<Lattice> Loop::draft(const Running & running, const DepthPlan & plan
             blocks.push_back({ sequence.slot, sequence.n_past, sequence.tokens.back() });
             seqs.push_back(sequence.slot);
             owners.push_back(i);
-            cycle.inject.rows += drafter_->backlog(sequence.slot);
         }
     }
     if (blocks.empty()) {
         return lattices;
     }
-    const int64_t inject_start = ggml_time_us();
-    drafter_->inject(seqs);
-    const int64_t draft_start = ggml_time_us();
-    cycle.inject.seconds      = 1e-6 * (double) (draft_start - inject_start);
+    inject(seqs, cycle);
 
+    const int64_t        start   = ggml_time_us();
     std::vector<Lattice> drafted = drafter_->draft(blocks, plan.width);
-    cycle.draft                  = { (int32_t) blocks.size() * (plan.width + 1), seconds_since(draft_start) };
+    cycle.draft                  = { (int32_t) blocks.size() * (plan.width + 1), seconds_since(start) };
     for (size_t i = 0; i < blocks.size(); ++i) {
         lattices[owners[i]] = std::move(drafted[i]);
     }
     return lattices;
+}
+
+// Brings the drafter's cache up to date with the final tokens of some slots
+void Loop::inject(const std::vector<llama_seq_id> & slots, DepthCycle & cycle) {
+    for (const llama_seq_id slot : slots) {
+        cycle.inject.rows += drafter_->backlog(slot);
+    }
+    const int64_t start = ggml_time_us();
+    drafter_->inject(slots);
+    llama_synchronize(drafter_->context());
+    cycle.inject.seconds += seconds_since(start);
 }
 
 // Walks the lattice of sequence i of the plan
@@ -321,6 +297,8 @@ Chunk Loop::decide(Sequence & sequence, const Draft & draft, int32_t row) {
     const auto n_draft = (int32_t) draft.tokens.size();
     sequence.stats.record_cycle(n_draft, chunk.n_accepted);
     total_.record_cycle(n_draft, chunk.n_accepted);
+    const bool same    = total_.verify_rule.empty() || total_.verify_rule == sequence.stats.verify_rule;
+    total_.verify_rule = same ? sequence.stats.verify_rule : "mixed";
     if (sequence.options.trace) {
         const Token last = chunk.token_ids.empty() ? no_token : chunk.token_ids.back();
         chunk.cycle      = Cycle{ position, n_draft, draft.tokens, chunk.n_accepted, last };
@@ -441,9 +419,6 @@ void Loop::keep(Sequence & sequence, int32_t row, int32_t n_rows) {
         }
     }
     sequence.n_past += n_rows;
-    if (drafter_ && drafter_->overfull()) {
-        drafter_->inject({ sequence.slot });
-    }
 }
 
 // Takes the requests that have ended out of the queue and completes their last chunk, or makes one

@@ -51,6 +51,7 @@ private:
     void                 run_cycle(std::vector<Chunk> & chunks);
     DepthPlan            plan_depths(const Running & running) const;
     std::vector<Lattice> draft(const Running & running, const DepthPlan & plan, DepthCycle & cycle);
+    void                 inject(const std::vector<llama_seq_id> & slots, DepthCycle & cycle);
     Draft                propose(Sequence & sequence, const Lattice & lattice, const DepthPlan & plan, size_t i) const;
     Chunk                decide(Sequence & sequence, const Draft & draft, int32_t row);
     void                 evaluate_prompts(std::vector<Chunk> & chunks);
@@ -58,7 +59,6 @@ private:
     Chunk                emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
     void                 keep(Sequence & sequence, int32_t row, int32_t n_rows);
     void                 retire(std::vector<Chunk> & chunks);
-    void                 measure_costs();
     void                 warn_of_useless_drafter();
 
     Target &    target_;

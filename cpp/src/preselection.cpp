@@ -9,7 +9,8 @@ namespace {
 
 constexpr int32_t lane_count  = 16;
 constexpr int32_t chunk       = 256;   // logits whose maximum is compared before any single one is
-constexpr size_t  max_touched = 2048;  // more than that and the whole row is no dearer
+constexpr size_t  max_touched = 2048;  // more of either and the whole row is no dearer
+constexpr int32_t max_keep    = 1024;
 
 // Independent lanes, so that compilers turn them into vector instructions. NaN never wins
 float greatest(const float * values, int32_t n) {
@@ -94,12 +95,16 @@ Preselection::Preselection(const common_params_sampling & params, const llama_vo
     int32_t             n_suppressed = 0;
     const llama_token * suppressed   = llama_vocab_get_suppress_tokens(vocab, &n_suppressed);
     biased_.insert(biased_.end(), suppressed, suppressed + n_suppressed);
+    // of several biases on one token llama.cpp adds all on a whole row, but the first only on one that was cut
+    std::sort(biased_.begin(), biased_.end());
+    const bool repeated = std::adjacent_find(biased_.begin(), biased_.end()) != biased_.end();
 
     const bool penalties =
         params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f || params.penalty_present != 0.0f;
     const int32_t n_penalized = penalties ? params.penalty_last_n : 0;
     const int32_t n_dry       = params.dry_multiplier != 0.0f ? params.dry_penalty_last_n : 0;
-    if (biased_.size() > max_touched || n_penalized < 0 || n_dry < 0) {  // negative: the whole context
+    const bool    endless     = n_penalized < 0 || n_dry < 0;  // negative: the whole context
+    if (n_keep_ > max_keep || biased_.size() > max_touched || repeated || endless) {
         n_keep_ = 0;
         return;
     }
@@ -123,9 +128,11 @@ bool Preselection::select(const float * logits, int32_t n_vocab, std::vector<lla
         return false;
     }
     row.clear();
-    const auto touch = [&](Token token) {
+    bool       is_number = true;
+    const auto touch     = [&](Token token) {
         if (!touched_[token]) {
             touched_[token] = 1;
+            is_number &= !std::isnan(logits[token]);
             row.push_back({ token, logits[token], 0.0f });
         }
     };
@@ -171,7 +178,7 @@ bool Preselection::select(const float * logits, int32_t n_vocab, std::vector<lla
     for (size_t i = 0; i < n_touched; ++i) {
         touched_[row[i].id] = 0;
     }
-    if (tie || row.size() < n_touched + n_keep_) {  // fewer: the rest is NaN
+    if (tie || !is_number || row.size() < n_touched + n_keep_) {  // fewer: the rest is NaN
         return false;
     }
     std::sort(row.begin(), row.end(), above);

@@ -2,8 +2,11 @@
 
 #include "dflash2/errors.h"
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <stdexcept>
+#include <string>
 
 namespace dflash2 {
 
@@ -144,7 +147,12 @@ Mask Sampler::mask() const {
     const std::shared_ptr<llama_sampler> ahead(llama_sampler_clone(grammar), llama_sampler_free);
     return [ahead](const std::vector<Token> & path, const Token * ids, float * scores, int32_t n_cand) {
         if (!path.empty()) {
-            llama_sampler_accept(ahead.get(), path.back());
+            try {
+                llama_sampler_accept(ahead.get(), path.back());
+            } catch (const std::exception &) {  // what was only drafted must not end the request
+                std::fill(scores, scores + n_cand, -INFINITY);
+                return;
+            }
         }
         std::vector<llama_token_data> row(n_cand);
         for (int32_t c = 0; c < n_cand; ++c) {

@@ -6,6 +6,7 @@
 #include "preselection.h"
 #include "sampling.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace dflash2 {
@@ -38,8 +39,9 @@ public:
     // Whether law() depends on history and logits alone: no grammar, no random numbers (XTC) inside
     bool law_is_pure() const;
 
-    float    temperature() const { return std::max(params_.temp, 0.0f); }
-    uint32_t seed() const { return params_.seed; }
+    float temperature() const { return std::max(params_.temp, 0.0f); }
+    // Whether only one token is left to choose
+    bool is_greedy() const { return params_.temp <= 0 || params_.top_k == 1; }
 
     // The grammar along a drafted path; empty when there is none
     Mask mask() const;

@@ -36,7 +36,7 @@ const char * name(Rule rule) {
 }
 
 Rule choose_rule(const std::string & verify, const Sampler & sampler) {
-    if (verify == "match" || sampler.temperature() == 0 || !sampler.has_law()) {
+    if (verify == "match" || sampler.is_greedy() || !sampler.has_law()) {
         return Rule::match;
     }
     return verify == "block" && sampler.law_is_pure() ? Rule::block : Rule::reject;
@@ -134,7 +134,7 @@ Verdict verify_block(Sampler & sampler, const Block & block, Random & accept, Ra
         if (i > 0) {
             double keep = share;
             if (!last) {
-                const double left = mass(residual(laws[i], drafted_by(block.draft, i), share));
+                const double left = residual_mass(laws[i], drafted_by(block.draft, i), share);
                 keep              = left > 0 ? left / (left + 1 - share) : 0;
             }
             if (accept.uniform() < keep) {

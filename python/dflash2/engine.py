@@ -68,8 +68,8 @@ class Dflash2Engine(TextGenerator):
             verify: The rule that decides about drafts where temperature is above 0. "reject" and
                 "block" keep more of them and give every token the probability it has without a
                 drafter; "match" gives the very tokens of decoding without one under the same seed.
-                "auto" is the one of the first two that is faster. Requests whose sampler has no
-                probabilities (mirostat) use "match", and their stats say so.
+                "auto" is "reject". Requests whose sampler has no probabilities (mirostat) use
+                "match", and their stats say so.
             cache_type: Type of the target's K and V caches, such as "f16" or "q8_0".
             rpc: "host:port" of RPC servers whose devices are added; several as a sequence or
                 separated by commas.

@@ -84,7 +84,10 @@ class GenerationStats:
         return _ratio(self.generated_tokens, self.generation_seconds)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return counts, times and the values derived from them, ready for JSON."""
+        """Return counts, times and the values derived from them, ready for JSON.
+
+        JSON turns the rows of `cost_model` into strings.
+        """
         derived = (
             "mean_acceptance_length",
             "acceptance_rate",

@@ -54,11 +54,17 @@ def test_demo_drafter_is_what_the_command_makes(
 @pytest.mark.usefixtures("demo_target")
 def test_demo_generate(tmp_path: Path) -> None:
     arguments = ["generate", "--demo", "-c", "512", "-n", "40", "-p", "The capital of France is"]
+    arguments += ["--depth", "3"]
     plain = command(*arguments, cwd=tmp_path)
     assert (plain.returncode, plain.stderr) == (0, "")
     document = json.loads(command(*arguments, "--json").stdout)
     assert plain.stdout.startswith(document["text"] + "\n")
-    for line in ("tokens/s", "mean acceptance length: ", "acceptance per position: "):
+    for line in (
+        "tokens/s",
+        "drafted tokens per target pass: ",
+        "mean acceptance length: ",
+        "acceptance per position: ",
+    ):
         assert line in plain.stdout
     assert len(document["token_ids"]) == document["stats"]["generated_tokens"] == 40
     assert document["stats"]["accepted_tokens"] > 0
@@ -68,7 +74,7 @@ def test_demo_generate(tmp_path: Path) -> None:
 def test_demo_chat() -> None:
     result = command("chat", "--demo", "-c", "512", "-n", "16", input="What is 2 + 2?\n/exit\n")
     assert (result.returncode, result.stderr) == (0, "")
-    assert "mean acceptance length: " in result.stdout
+    assert "drafted tokens per target pass: " in result.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGPIPE")

@@ -45,10 +45,22 @@ def test_generate_prints_acceptance(
     )
     monkeypatch.setattr(FakeEngine, "stats", lambda self: totals)
     _, out, _ = run("generate", *pair, "-p", "once upon")
+    assert "drafted tokens per target pass: 2 in 2, 3 in 2" in out
     # by hand: 1 + 5/4; 5/10; 3/4, 2/4, 0/2
     assert "mean acceptance length: 2.25" in out
     assert "acceptance: 50.0% (5 of 10 drafted)" in out
     assert "acceptance per position: 75.0% 50.0% 0.0%" in out
+
+
+@pytest.mark.usefixtures("fakes")
+def test_generate_says_that_nothing_was_drafted(
+    run: Run, pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals = stats(generated_tokens=9, verify_steps=8, depth_histogram=[8])
+    monkeypatch.setattr(FakeEngine, "stats", lambda self: totals)
+    _, out, _ = run("generate", *pair, "-p", "once upon")
+    assert "drafted tokens per target pass: 0 in 8" in out
+    assert "no drafts: they would cost more time than they save here" in out
 
 
 @pytest.mark.usefixtures("fakes")

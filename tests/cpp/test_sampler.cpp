@@ -156,6 +156,17 @@ std::vector<Chain> chains_of_few() {
                            p.logit_bias.push_back({ token, -0.25f * (float) token });
                        }
                    }),
+        // as ignore_eos with a bias on an end token: the ban wins
+        make_chain("top-k 3, a bias and a ban on one token",
+                   [](P & p) {
+                       p.top_k      = 3;
+                       p.logit_bias = { { 5, 20.0f }, { 5, -INFINITY } };
+                   }),
+        make_chain("greedy, a bias and a ban on one token",
+                   [](P & p) {
+                       p.temp       = 0;
+                       p.logit_bias = { { 5, 20.0f }, { 5, -INFINITY } };
+                   }),
         make_chain("top-k 10, biased fillers",
                    [](P & p) {
                        p.top_k = 10;

@@ -1,11 +1,12 @@
 """Which rule verifies a request, and what each of them must never do."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from dflash2 import Dflash2Engine, SamplingParams
-from tiny import Pair
+from tiny import EOS, Pair
 from tiny.permutation import LIVE_TOKENS
 
 from decoding.test_lossless import prompts
@@ -92,9 +93,7 @@ def test_sampled_answers_have_the_length_asked_for(
 
 
 @pytest.mark.parametrize("verify", ["reject", "block", "match"])
-def test_a_bias_that_leaves_one_token(
-    open_engine: Open, wavering_pair: Pair, verify: str
-) -> None:
+def test_a_bias_that_leaves_one_token(open_engine: Open, wavering_pair: Pair, verify: str) -> None:
     engine = open_engine(*wavering_pair, verify=verify)
     token = LIVE_TOKENS[2]
     for top_k in (0, 3):
@@ -138,3 +137,21 @@ def test_auto_depth_reports_what_passes_cost(open_engine: Open, wavering_pair: P
     assert {1, 8} <= costs["verify_ms"].keys()
     assert all(ms > 0 for curve in costs.values() for ms in curve.values())
     assert engine.generate("abc", SamplingParams(max_tokens=5)).stats.cost_model == {}
+
+
+def test_the_smallest_block_with_automatic_depth(
+    dense_target: Path, make_drafter: Callable[..., Path]
+) -> None:
+    drafter = make_drafter(block_size=2)
+    with Dflash2Engine(dense_target, drafter, device="cpu", n_threads=1, n_ctx=128) as engine:
+        assert engine.depth == 1
+        assert engine.generate("abc", SamplingParams(max_tokens=5)).token_ids
+
+
+def test_a_ban_wins_over_a_bias(open_engine: Open, wavering_pair: Pair) -> None:
+    engine = open_engine(*wavering_pair)
+    for chain in ({}, {"temperature": 1.0, "top_k": 5}, {"temperature": 1.0}):
+        params = SamplingParams(
+            max_tokens=20, seed=1, ignore_eos=True, logit_bias={EOS: 100.0}, **chain
+        )
+        assert EOS not in engine.generate("abc", params).token_ids

@@ -42,10 +42,17 @@ def print_answer(
 
 
 def print_stats(stats: GenerationStats) -> None:
-    """Print speeds and, where drafts were made, how many were accepted."""
+    """Print speeds and, with a drafter, how many drafts were made and accepted."""
     print(f"prompt: {stats.prompt_tokens} tokens, {stats.prompt_tps:.1f} tokens/s")
     print(f"generated: {stats.generated_tokens} tokens, {stats.generation_tps:.1f} tokens/s")
-    if stats.draft_tokens == 0:
+    if stats.verify_rule == "none" or not stats.verify_steps:
+        return
+    depths = ", ".join(
+        f"{depth} in {count}" for depth, count in enumerate(stats.depth_histogram) if count
+    )
+    print(f"drafted tokens per target pass: {depths}")
+    if not stats.draft_tokens:
+        print("no drafts: they would cost more time than they save here; --depth N makes them")
         return
     print(f"mean acceptance length: {stats.mean_acceptance_length:.2f} tokens per target pass")
     print(
