@@ -21,6 +21,28 @@ Token draw_residual(const Law & p, const Law & q, double scale, Random & random)
     return draw(rest.empty() ? p : rest, random);
 }
 
+// Judges row by row. choose(i, logits): the token after draft token i - 1; no_token: the answer ends
+template <typename Choose>
+Verdict verify_rows(Sampler & sampler, const Block & block, const Choose & choose) {
+    const std::vector<Token> & draft = block.draft.tokens;
+    Verdict                    verdict;
+    for (size_t i = 0; i <= draft.size(); ++i) {
+        const Token token = choose(i, block.logits((int32_t) i));
+        verdict.tokens.push_back(token);
+        if (token == no_token) {
+            break;
+        }
+        sampler.accept(token);
+
+        const bool accepted = i < draft.size() && token == draft[i];
+        verdict.n_accepted += accepted ? 1 : 0;
+        if (!accepted || block.ends(token)) {
+            break;
+        }
+    }
+    return verdict;
+}
+
 }  // namespace
 
 const char * name(Rule rule) {
@@ -55,32 +77,17 @@ Verdict verify(Rule rule, Sampler & sampler, const Block & block, Randoms & rand
 }
 
 Verdict verify_match(Sampler & sampler, const Block & block) {
-    const std::vector<Token> & draft = block.draft.tokens;
-    Verdict                    verdict;
-    for (size_t i = 0; i <= draft.size(); ++i) {
-        const Token token = sampler.sample(block.logits((int32_t) i));
-        verdict.tokens.push_back(token);
-        if (token == no_token) {
-            break;
-        }
-        sampler.accept(token);
-
-        const bool accepted = i < draft.size() && token == draft[i];
-        verdict.n_accepted += accepted ? 1 : 0;
-        if (!accepted || block.ends(token)) {
-            break;
-        }
-    }
-    return verdict;
+    return verify_rows(sampler, block, [&](size_t, const float * logits) { return sampler.sample(logits); });
 }
 
 Verdict verify_reject(Sampler & sampler, const Block & block, Random & accept, Random & residual) {
     const std::vector<Token> & draft = block.draft.tokens;
-    Verdict                    verdict;
-    for (size_t i = 0; i <= draft.size(); ++i) {
-        const float * logits = block.logits((int32_t) i);
-        const Law &   p      = sampler.law(logits);
-        Token         token  = no_token;
+    return verify_rows(sampler, block, [&](size_t i, const float * logits) {
+        if (i == draft.size() && sampler.law_is_pure()) {
+            return sampler.sample(logits);  // the same law, without writing it down
+        }
+        const Law & p     = sampler.law(logits);
+        Token       token = no_token;
         if (p.empty()) {
             // nothing is left to draw from
         } else if (i == draft.size()) {
@@ -92,25 +99,14 @@ Verdict verify_reject(Sampler & sampler, const Block & block, Random & accept, R
                 token = draw_residual(p, q, 1.0, residual);
             }
         }
+        if (sampler.allows(token)) {
+            return token;
+        }
         // As llama.cpp does: drawn without the grammar first, and drawn anew under it where that token does not fit.
         // The second draw knows nothing of later slots, so when it happens to be the draft token they are still good
-        if (!sampler.allows(token)) {
-            const Law & allowed = sampler.law_under_grammar(logits);
-            token               = allowed.empty() ? no_token : draw(allowed, residual);
-        }
-        verdict.tokens.push_back(token);
-        if (token == no_token) {
-            break;
-        }
-        sampler.accept(token);
-
-        const bool accepted = i < draft.size() && token == draft[i];
-        verdict.n_accepted += accepted ? 1 : 0;
-        if (!accepted || block.ends(token)) {
-            break;
-        }
-    }
-    return verdict;
+        const Law & allowed = sampler.law_under_grammar(logits);
+        return allowed.empty() ? no_token : draw(allowed, residual);
+    });
 }
 
 // With s_i = min(s_{i-1} p_i(d_i) / q_i(d_i), 1), s_0 = 1, and w_i = mass of max(s_i p - q, 0) at the row after d_i, the

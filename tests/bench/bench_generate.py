@@ -71,7 +71,7 @@ def main() -> None:
         contenders: dict[str, Contender] = {}
         engine = stack.enter_context(Dflash2Engine(target, n_ctx=2048))
         contenders["dflash2, no drafter"] = engine_contender(engine)
-        for depth in (1, 3, 7):
+        for depth in ("auto", 1, 3, 7):
             engine = stack.enter_context(Dflash2Engine(target, drafter, n_ctx=2048, depth=depth))
             contenders[f"dflash2, depth {depth}"] = engine_contender(engine)
         for n_max in (3, 7):

@@ -90,7 +90,7 @@ inline Speculated speculate(const Chain &                chain,
     const Ends ends = [](llama_token token) {
         return token == TinyVocabulary::end;
     };
-    // what cannot be used again is copied, unless a copy would repeat the random numbers of XTC
+    // what cannot be used again is copied, unless a copy would repeat the chain's own random numbers
     const bool again = chain.only_looks_back();
     Sampler    first = make_sampler(0);
     accept_prompt(first);
@@ -101,7 +101,7 @@ inline Speculated speculate(const Chain &                chain,
     for (int32_t i = 0; i < n; ++i) {
         if (again) {
             accept_prompt(first);
-        } else if (chain.has_xtc()) {
+        } else if (chain.has_xtc() || !chain.has_grammar()) {
             copy = make_sampler((uint32_t) i);
             accept_prompt(*copy);
         } else {

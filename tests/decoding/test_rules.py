@@ -1,6 +1,7 @@
 """Which rule verifies a request, and what each of them must never do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -155,3 +156,37 @@ def test_a_ban_wins_over_a_bias(open_engine: Open, wavering_pair: Pair) -> None:
             max_tokens=20, seed=1, ignore_eos=True, logit_bias={EOS: 100.0}, **chain
         )
         assert EOS not in engine.generate("abc", params).token_ids
+
+
+@pytest.mark.parametrize("verify", ["reject", "block"])
+def test_a_stop_string_cuts_a_sampled_answer_where_it_stands(
+    open_engine: Open, wavering_pair: Pair, verify: str
+) -> None:
+    """The tokens up to the stop are those of the same request without it."""
+    engine = open_engine(*wavering_pair, verify=verify)
+    for seed in range(4):
+        params = SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True)
+        whole = engine.generate("abc", params).text
+        for start in range(1, 12, 2):
+            stop = whole[start : start + 2]
+            if not stop.isascii():
+                continue  # bytes that are no character
+            answer = engine.generate("abc", replace(params, stop=[stop]))
+            assert (answer.text, answer.finish_reason) == (whole[: whole.index(stop)], "stop")
+
+
+@pytest.mark.parametrize("verify", ["reject", "block"])
+def test_an_end_token_inside_a_sampled_block(
+    open_engine: Open, wavering_pair: Pair, verify: str
+) -> None:
+    engine = open_engine(*wavering_pair, verify=verify)
+    lengths = set()
+    for seed in range(60):
+        params = SamplingParams(
+            max_tokens=40, temperature=1.0, seed=seed, logit_bias={EOS: 4.0}, trace=True
+        )
+        answer = engine.generate("abc", params)
+        if answer.finish_reason == "stop":
+            assert answer.token_ids.index(EOS) == len(answer.token_ids) - 1
+            lengths.add(len(answer.token_ids))
+    assert len(lengths) > 3
