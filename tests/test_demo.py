@@ -157,7 +157,7 @@ def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_demo_pair_decodes(demo_target: Path, demo_drafter: Path) -> None:
-    with Dflash2Engine.demo(n_ctx=512) as engine:
+    with Dflash2Engine.demo(n_ctx=512, depth=3) as engine:
         assert (engine.model_path, engine.draft_path) == (demo_target, demo_drafter)
         assert engine.block_size == 8
         result = engine.generate("Once upon a time", SamplingParams(max_tokens=32))

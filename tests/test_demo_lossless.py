@@ -1,12 +1,14 @@
 """The demo pair on real prompts: against plain decoding, and against stock llama.cpp."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dflash2 import Dflash2Engine, SamplingParams
+from dflash2.paths import PROGRAMS
 from stock import Conversation, ask, stock_server
 
 PROMPTS = Path(__file__).parent / "data" / "prompts"
@@ -57,51 +59,47 @@ def test_greedy_text_on_60_prompts(
     assert all(margin < NEAR_TIE for _, _, margin in differences), differences
 
 
+@pytest.fixture(scope="module")
+def f16_target(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo target with weights and activations that keep ten bits."""
+    path = tmp_path_factory.mktemp("f16") / "target.gguf"
+    quantize = [PROGRAMS / "llama-quantize", "--allow-requantize", demo_target, path, "F16"]
+    subprocess.run(quantize, check=True, capture_output=True)
+    return path
+
+
 @pytest.mark.slow
 def test_match_draws_the_tokens_of_plain_decoding_on_60_prompts(
-    demo_target: Path, demo_drafter: Path, report: Callable[[str], None]
+    f16_target: Path, demo_drafter: Path, report: Callable[[str], None]
 ) -> None:
-    """Five seeds. Rounding moves the probabilities a little, and with them where a draw falls."""
-    n_tokens, n_seeds, n_parallel = 8, 5, 10
+    """Five seeds. Rounding moves the probabilities a little, and with them where a draw falls.
+
+    Where nothing is rounded otherwise (tiny pairs in F32) no token differs: see decoding.
+    """
+    n_seeds, n_tokens, temperature = 5, 16, 0.7
     conversations = list(messages(20).values())
-    options: dict[str, Any] = {"n_ctx": 1024, "n_parallel": n_parallel}
     answers = []
     for drafter in (None, demo_drafter):
-        depth: dict[str, Any] = {"depth": 3, "verify": "match"} if drafter else {}
-        with Dflash2Engine(demo_target, drafter, **options, **depth) as engine:
+        options: dict[str, Any] = {} if drafter is None else {"depth": 3, "verify": "match"}
+        with Dflash2Engine(f16_target, drafter, n_ctx=1024, n_parallel=4, **options) as engine:
             answers.append(
                 [
-                    answer
+                    answer.token_ids
                     for seed in range(n_seeds)
                     for answer in engine.chat(
-                        conversations,
-                        SamplingParams(
-                            max_tokens=n_tokens, temperature=0.7, top_k=20, seed=seed, logprobs=20
-                        ),
+                        conversations[seed::n_seeds],
+                        SamplingParams(max_tokens=n_tokens, temperature=temperature, seed=seed),
                     )
                 ]
             )
-    differences = 0
-    for expected, actual in zip(*answers, strict=True):
-        pairs = zip(actual.token_ids, expected.token_ids, strict=False)
-        first = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
-        if first is None:
-            assert actual.token_ids == expected.token_ids
-            continue
-        differences += 1
-        # the draw fell on the border between two tokens that are neighbours by probability
-        assert expected.logprobs is not None
-        ranks = [token for token, _ in expected.logprobs[first].top]
-        ours, theirs = actual.token_ids[first], expected.token_ids[first]
-        assert abs(ranks.index(ours) - ranks.index(theirs)) == 1
-    n_answers = len(answers[0])
+    n_equal = sum(map(list.__eq__, *answers))
     report(
-        f"rule match, temperature 0.7: {n_answers - differences} of {n_answers} answers of "
-        f"{n_tokens} tokens equal those without a drafter, the others differ at a border"
+        f"rule match, temperature {temperature}: {n_equal} of {len(answers[0])} answers of "
+        f"{n_tokens} tokens equal those without a drafter"
     )
-    assert n_answers == 300
-    # the target's rounding moves logits by some hundredths, probabilities by a percent or less
-    assert differences < 0.02 * n_answers * n_tokens
+    assert len(answers[0]) == 60
+    # some 900 draws: one in a hundred may fall so near to a border that rounding moves it across
+    assert n_equal >= 60 - 9
 
 
 @pytest.mark.slow
