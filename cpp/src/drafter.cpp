@@ -146,7 +146,7 @@ std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks, int32_t d
     for (size_t i = 0; i < blocks.size(); ++i) {
         lattices.push_back(info_.n_cand > 0 ? read_selector((int32_t) i, depth) : read_argmax((int32_t) i, depth));
         // keys and values of mask tokens must never be seen again
-        llama_memory_seq_rm(llama_get_memory(context_.get()), blocks[i].seq, blocks[i].pos, -1);
+        trim(blocks[i].seq, blocks[i].pos);
     }
     return lattices;
 }

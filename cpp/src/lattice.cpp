@@ -26,22 +26,6 @@ std::vector<float> softmax(const std::vector<float> & scores, float temperature)
     return p;
 }
 
-// Index by inverse distribution function: one uniform number, candidates in their order
-int32_t draw_index(const std::vector<float> & p, double uniform) {
-    double  sum  = 0;
-    int32_t last = 0;
-    for (size_t c = 0; c < p.size(); ++c) {
-        if (p[c] > 0) {
-            sum += p[c];
-            last = (int32_t) c;
-            if (sum > uniform) {
-                break;
-            }
-        }
-    }
-    return last;
-}
-
 }  // namespace
 
 Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random) {
@@ -70,13 +54,13 @@ Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random
         if (greedy) {
             predecessor = (int32_t) (std::max_element(scores.begin(), scores.end()) - scores.begin());
         } else {
-            predecessor = draw_index(p, random.uniform());
-            Law q;
+            Law q(n_cand);
             for (int32_t c = 0; c < n_cand; ++c) {
-                if (p[c] > 0) {
-                    q.push_back({ ids[c], p[c] });
-                }
+                q[c] = { ids[c], p[c] };
             }
+            predecessor = (int32_t) draw_index(q, random);
+            q.erase(std::remove_if(q.begin(), q.end(), [](const Outcome & outcome) { return outcome.p == 0; }),
+                    q.end());
             draft.q.push_back(std::move(q));
         }
         draft.tokens.push_back(ids[predecessor]);

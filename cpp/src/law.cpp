@@ -40,20 +40,24 @@ double mass(const Law & law) {
     return sum;
 }
 
-Token draw(const Law & law, Random & random) {
+size_t draw_index(const Law & law, Random & random) {
     const double target = random.uniform() * mass(law);
     double       sum    = 0;
-    Token        last   = law.front().token;  // for a target that rounding has put behind the end
-    for (const Outcome & outcome : law) {
-        if (outcome.p > 0) {
-            sum += outcome.p;
-            last = outcome.token;
+    size_t       last   = 0;  // for a target that rounding has put behind the end
+    for (size_t i = 0; i < law.size(); ++i) {
+        if (law[i].p > 0) {
+            sum += law[i].p;
+            last = i;
             if (sum > target) {
                 break;
             }
         }
     }
     return last;
+}
+
+Token draw(const Law & law, Random & random) {
+    return law[draw_index(law, random)].token;
 }
 
 Law residual(const Law & p, const Law & q, double scale) {

@@ -18,8 +18,9 @@ using Law = std::vector<Outcome>;
 
 float probability(const Law & law, Token token);
 
-// One draw by the weights of `law`, which has one above 0.
-Token draw(const Law & law, Random & random);
+// One draw by the weights of `law`, which has one above 0: by inverse distribution function, in the order they stand in.
+size_t draw_index(const Law & law, Random & random);
+Token  draw(const Law & law, Random & random);
 
 // What is left of scale * p where q is taken away: the weights max(scale * p - q, 0), not normalised. May be empty
 Law residual(const Law & p, const Law & q, double scale = 1.0);

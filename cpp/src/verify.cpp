@@ -127,10 +127,11 @@ Verdict verify_block(Sampler & sampler, const Block & block, Random & accept, Ra
         laws.push_back(ahead.law(block.logits((int32_t) i)));
         shares.push_back(share);
         const bool last = i == draft.size() || laws.back().empty() || (i > 0 && block.ends(draft[i - 1]));
+        const Law  q    = last ? Law() : drafted_by(block.draft, i);
         if (i > 0) {
             double keep = share;
             if (!last) {
-                const double left = residual_mass(laws[i], drafted_by(block.draft, i), share);
+                const double left = residual_mass(laws[i], q, share);
                 keep              = left > 0 ? left / (left + 1 - share) : 0;
             }
             if (accept.uniform() < keep) {
@@ -141,7 +142,7 @@ Verdict verify_block(Sampler & sampler, const Block & block, Random & accept, Ra
             break;
         }
         const Token token = draft[i];
-        share = std::min(1.0, share * probability(laws[i], token) / probability(drafted_by(block.draft, i), token));
+        share             = std::min(1.0, share * probability(laws[i], token) / probability(q, token));
         if (share == 0) {
             break;  // nothing that follows can be kept
         }

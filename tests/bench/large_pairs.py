@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 from tiny.drafter import convolutions, dflash2_metadata, drafter_layer, drafter_metadata
+from tiny.sizes import Sizes
 from tiny.target import N_EMBD, write_last_token_target
 from tiny.vocabulary import BOS, MASK, add_vocabulary
 from tiny.writing import Pair, add_value, normal, write_model
@@ -17,22 +18,17 @@ _BLOCK_SIZE, _TOP_K, _RANK, _N_TAP, _GROUP = 8, 16, 256, 2, 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Sizes):
     """Of a Qwen3 target; its drafter has the same layers, but fewer."""
 
-    n_layer: int = 28
-    n_embd: int = 1024
-    n_ff: int = 3072
-    n_head: int = 16
-    n_head_kv: int = 8
-    head_dim: int = 128
-    n_vocab: int = 151_936
+    n_layer: int
+    n_vocab: int
     n_layer_drafter: int = 5
 
 
-QWEN3_0_6B = Shape()
+QWEN3_0_6B = Shape(1024, 3072, 16, 8, 128, n_layer=28, n_vocab=151_936)
 # of the same architecture, for runs that only try the benchmark out
-SMALL = Shape(n_layer=6, n_embd=288, n_ff=96, n_head=4, n_head_kv=2, head_dim=32, n_vocab=4096)
+SMALL = Shape(288, 96, 4, 2, 32, n_layer=6, n_vocab=4096)
 
 
 def write_random_pair(folder: Path, shape: Shape = QWEN3_0_6B) -> Pair:
@@ -40,9 +36,16 @@ def write_random_pair(folder: Path, shape: Shape = QWEN3_0_6B) -> Pair:
     stem = f"random-{shape.n_layer}x{shape.n_embd}"
     pair = Pair(folder / f"{stem}.gguf", folder / f"{stem}-drafter.gguf")
     if not pair.target.exists():
-        _write(pair.target, "qwen3", _metadata(shape, shape.n_layer), _target(shape), shape, seed=1)
+        _write(
+            pair.target,
+            "qwen3",
+            shape.metadata(shape.n_layer, freq_base=1e6),
+            _target(shape),
+            shape,
+            seed=1,
+        )
     if not pair.drafter.exists():
-        metadata = _metadata(shape, shape.n_layer_drafter) | dflash2_metadata(
+        metadata = shape.metadata(shape.n_layer_drafter, freq_base=1e6) | dflash2_metadata(
             _N_TAP, _GROUP, _RANK, _TOP_K
         )
         metadata |= {
@@ -96,21 +99,6 @@ def write_constant_pair(folder: Path, n_vocab: int = QWEN3_0_6B.n_vocab) -> Pair
         )
         write_model(pair.drafter, "dflash", metadata, tensors, n_vocab, "f16")
     return pair
-
-
-def _metadata(shape: Shape, n_layer: int) -> dict[str, Any]:
-    return {
-        ".context_length": 4096,
-        ".embedding_length": shape.n_embd,
-        ".block_count": n_layer,
-        ".feed_forward_length": shape.n_ff,
-        ".attention.head_count": shape.n_head,
-        ".attention.head_count_kv": shape.n_head_kv,
-        ".attention.key_length": shape.head_dim,
-        ".attention.value_length": shape.head_dim,
-        ".attention.layer_norm_rms_epsilon": 1e-6,
-        ".rope.freq_base": 1e6,
-    }
 
 
 def _taps(shape: Shape) -> list[int]:

@@ -11,8 +11,9 @@ from dflash2 import Dflash2Engine, SamplingParams, _core
 from dflash2.native import sampling_options
 from numpy.typing import NDArray
 from tiny import EOS, LIVE_TOKENS, MASK, Pair
-from tiny.drafter import dflash2_metadata
-from tiny.writing import Array, near_one, normal, write_model
+from tiny.drafter import dflash2_metadata, drafter_layer
+from tiny.sizes import Sizes
+from tiny.writing import Array, normal, write_model
 
 N_ANSWERS = 50_000
 N_TOKENS = 4  # of each answer
@@ -23,7 +24,7 @@ CHOICES = [*LIVE_TOKENS, EOS]
 N_VOCAB = 272
 N_CANDIDATES = 7
 N_EMBD = 64  # llama.cpp's loader wants K * (K + 1) or more
-N_HEAD, HEAD_DIM, N_FF = 2, 16, 32
+SIZES = Sizes(N_EMBD, n_ff=32, n_head=2, n_head_kv=1, head_dim=16)
 N_LAYER = 2
 
 Open = Callable[..., Dflash2Engine]
@@ -78,11 +79,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     head *= (N_EMBD / 2) ** -0.5  # the norm before it scales by the inverse
     layers: dict[str, Array] = {}
     for index in range(N_LAYER):
-        layers |= _layer(rng, f"blk.{index}", output_scale=0.03)
+        layers |= drafter_layer(rng, f"blk.{index}", 0.03, SIZES)
     target = write_model(
         folder / "target.gguf",
         "qwen3",
-        _metadata(N_LAYER),
+        SIZES.metadata(N_LAYER, n_ctx=128),
         {
             "token_embd.weight": embedding,
             "output_norm.weight": np.ones(N_EMBD, np.float32),
@@ -113,50 +114,20 @@ def _write_drafter(path: Path, rng: np.random.Generator, table: Array) -> Path:
         "selector_predecessor.weight": predecessor,
         "selector_successor.weight": successor,
         "selector_hidden.weight": gate,
-        **_layer(rng, "blk.0", output_scale=0.02),
+        **drafter_layer(rng, "blk.0", 0.02, SIZES),
     }
     for name in ("blk.0.attn_conv", "blk.0.ffn_conv"):
         tensors[f"{name}_base"] = identity
         tensors[f"{name}_proj.weight"] = np.zeros((2 * 2 * N_EMBD // 16, N_EMBD), np.float32)
-    metadata = _metadata(1) | dflash2_metadata(n_tap=2, group=16, rank=rank, top_k=N_CANDIDATES)
+    metadata = SIZES.metadata(1, n_ctx=128) | dflash2_metadata(
+        n_tap=2, group=16, rank=rank, top_k=N_CANDIDATES
+    )
     metadata |= {
         ".target_layers": [1],
         ".block_size": 8,
         "tokenizer.ggml.mask_token_id": MASK,
     }
     return write_model(path, "dflash", metadata, tensors, N_VOCAB)
-
-
-def _metadata(n_layer: int) -> dict[str, Any]:
-    return {
-        ".context_length": 128,
-        ".embedding_length": N_EMBD,
-        ".block_count": n_layer,
-        ".feed_forward_length": N_FF,
-        ".attention.head_count": N_HEAD,
-        ".attention.head_count_kv": 1,
-        ".attention.key_length": HEAD_DIM,
-        ".attention.value_length": HEAD_DIM,
-        ".attention.layer_norm_rms_epsilon": 1e-6,
-        ".rope.freq_base": 10000.0,
-    }
-
-
-def _layer(rng: np.random.Generator, blk: str, output_scale: float) -> dict[str, Array]:
-    n_q = N_HEAD * HEAD_DIM
-    return {
-        f"{blk}.attn_norm.weight": near_one(rng, N_EMBD),
-        f"{blk}.attn_q.weight": normal(rng, n_q, N_EMBD),
-        f"{blk}.attn_k.weight": normal(rng, HEAD_DIM, N_EMBD),
-        f"{blk}.attn_v.weight": normal(rng, HEAD_DIM, N_EMBD),
-        f"{blk}.attn_output.weight": output_scale * normal(rng, N_EMBD, n_q),
-        f"{blk}.attn_q_norm.weight": near_one(rng, HEAD_DIM, mean=2.0),
-        f"{blk}.attn_k_norm.weight": near_one(rng, HEAD_DIM, mean=2.0),
-        f"{blk}.ffn_norm.weight": near_one(rng, N_EMBD),
-        f"{blk}.ffn_gate.weight": normal(rng, N_FF, N_EMBD),
-        f"{blk}.ffn_up.weight": normal(rng, N_FF, N_EMBD),
-        f"{blk}.ffn_down.weight": output_scale * normal(rng, N_EMBD, N_FF),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tiny.target import N_EMBD, N_VOCAB
+from tiny.sizes import Sizes
+from tiny.target import N_EMBD, N_VOCAB, SIZES
 from tiny.vocabulary import MASK
 from tiny.writing import Array, near_one, normal, write_model
-
-_N_HEAD, _N_HEAD_KV, _HEAD_DIM = 4, 2, 32
-_N_FF = 96
 
 
 def write_drafter(
@@ -72,22 +70,13 @@ def write_drafter(
     if sliding_causal:
         metadata[".attention.sliding_window_causal"] = True
     if mrope:
-        metadata[".rope.dimension_sections"] = [_HEAD_DIM // 2, 0, 0, 0]
+        metadata[".rope.dimension_sections"] = [SIZES.head_dim // 2, 0, 0, 0]
     return write_model(path, "dflash", metadata, tensors, N_VOCAB, dtype)
 
 
 def drafter_metadata(n_layer: int, block_size: int, tap_layers: Sequence[int]) -> dict[str, Any]:
     return {
-        ".context_length": 4096,
-        ".embedding_length": N_EMBD,
-        ".block_count": n_layer,
-        ".feed_forward_length": _N_FF,
-        ".attention.head_count": _N_HEAD,
-        ".attention.head_count_kv": _N_HEAD_KV,
-        ".attention.key_length": _HEAD_DIM,
-        ".attention.value_length": _HEAD_DIM,
-        ".attention.layer_norm_rms_epsilon": 1e-6,
-        ".rope.freq_base": 10000.0,
+        **SIZES.metadata(n_layer),
         # a GGUF names the layer whose input is read
         ".target_layers": [layer + 1 for layer in tap_layers],
         ".block_size": block_size,
@@ -105,22 +94,23 @@ def dflash2_metadata(n_tap: int, group: int, rank: int, top_k: int) -> dict[str,
 
 
 def drafter_layer(
-    rng: np.random.Generator, blk: str, output_scale: float = 1.0
+    rng: np.random.Generator, blk: str, output_scale: float = 1.0, sizes: Sizes = SIZES
 ) -> dict[str, Array]:
-    n_q, n_kv = _N_HEAD * _HEAD_DIM, _N_HEAD_KV * _HEAD_DIM
+    """Attention and feed-forward network of one layer, as Qwen3 targets have them too."""
+    n_q, n_kv = sizes.n_head * sizes.head_dim, sizes.n_head_kv * sizes.head_dim
     return {
-        f"{blk}.attn_norm.weight": near_one(rng, N_EMBD),
-        f"{blk}.attn_q.weight": normal(rng, n_q, N_EMBD),
-        f"{blk}.attn_k.weight": normal(rng, n_kv, N_EMBD),
-        f"{blk}.attn_v.weight": normal(rng, n_kv, N_EMBD),
-        f"{blk}.attn_output.weight": output_scale * normal(rng, N_EMBD, n_q),
+        f"{blk}.attn_norm.weight": near_one(rng, sizes.n_embd),
+        f"{blk}.attn_q.weight": normal(rng, n_q, sizes.n_embd),
+        f"{blk}.attn_k.weight": normal(rng, n_kv, sizes.n_embd),
+        f"{blk}.attn_v.weight": normal(rng, n_kv, sizes.n_embd),
+        f"{blk}.attn_output.weight": output_scale * normal(rng, sizes.n_embd, n_q),
         # 2: attention scores with a standard deviation of 4, so that a few keys decide
-        f"{blk}.attn_q_norm.weight": near_one(rng, _HEAD_DIM, mean=2.0),
-        f"{blk}.attn_k_norm.weight": near_one(rng, _HEAD_DIM, mean=2.0),
-        f"{blk}.ffn_norm.weight": near_one(rng, N_EMBD),
-        f"{blk}.ffn_gate.weight": normal(rng, _N_FF, N_EMBD),
-        f"{blk}.ffn_up.weight": normal(rng, _N_FF, N_EMBD),
-        f"{blk}.ffn_down.weight": output_scale * normal(rng, N_EMBD, _N_FF),
+        f"{blk}.attn_q_norm.weight": near_one(rng, sizes.head_dim, mean=2.0),
+        f"{blk}.attn_k_norm.weight": near_one(rng, sizes.head_dim, mean=2.0),
+        f"{blk}.ffn_norm.weight": near_one(rng, sizes.n_embd),
+        f"{blk}.ffn_gate.weight": normal(rng, sizes.n_ff, sizes.n_embd),
+        f"{blk}.ffn_up.weight": normal(rng, sizes.n_ff, sizes.n_embd),
+        f"{blk}.ffn_down.weight": output_scale * normal(rng, sizes.n_embd, sizes.n_ff),
     }
 
 

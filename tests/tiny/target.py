@@ -1,10 +1,10 @@
 """Random targets. Their text is noise, but every layer, position and token matters to it."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from tiny.sizes import Sizes
 from tiny.vocabulary import BOS
 from tiny.writing import Array, near_one, normal, write_model
 
@@ -14,18 +14,7 @@ _N_LAYER = 4
 _N_HEAD, _N_HEAD_KV, _HEAD_DIM = 4, 2, 32
 _N_FF = 96
 
-_METADATA = {
-    ".context_length": 4096,
-    ".embedding_length": N_EMBD,
-    ".block_count": _N_LAYER,
-    ".feed_forward_length": _N_FF,
-    ".attention.head_count": _N_HEAD,
-    ".attention.head_count_kv": _N_HEAD_KV,
-    ".attention.key_length": _HEAD_DIM,
-    ".attention.value_length": _HEAD_DIM,
-    ".attention.layer_norm_rms_epsilon": 1e-6,
-    ".rope.freq_base": 10000.0,
-}
+SIZES = Sizes(N_EMBD, _N_FF, _N_HEAD, _N_HEAD_KV, _HEAD_DIM)
 # of the gated delta net: size of a head's state, heads, taps of the short convolution
 _STATE, _N_KEY, _N_VALUE, _N_CONV = 32, 2, 4, 4
 _HYBRID_METADATA = {
@@ -90,7 +79,7 @@ def hybrid_layers(rng: np.random.Generator, output_scale: float = 1.0) -> dict[s
 
 
 def _write(path: Path, arch: str, tensors: dict[str, Array], n_vocab: int, dtype: str) -> Path:
-    metadata: dict[str, Any] = _METADATA | (_HYBRID_METADATA if arch == "qwen35" else {})
+    metadata = SIZES.metadata(_N_LAYER) | (_HYBRID_METADATA if arch == "qwen35" else {})
     return write_model(path, arch, metadata, tensors, n_vocab, dtype)
 
 
