@@ -10,6 +10,7 @@
 // A call with other shapes or types is an error of the program and ends it with a message that names op and dimension;
 // what comes from a model file is refused before.
 
+#include "ggml-backend.h"
 #include "ggml.h"
 
 #ifdef __cplusplus
@@ -19,8 +20,10 @@ extern "C" {
 #define GGML_DFLASH2_MAX_CANDIDATES 64
 
 // Dynamic convolution along a block, with the residual added when there is one:
-//   y[c, row] = residual[c, row] + sum over t < T of (base[c, t, side] + coeff[(side * T + t) * G + c / g, row]) * x[c, row - t]
-// where rows before the first of a block count as zero; t runs upwards, in F32.
+//   y[c, row] = sum over t < T of (base[c, t, side] + coeff[(side * T + t) * G + c / g, row]) * x[c, row - t] + residual[c, row]
+// where rows before the first of a block count as zero. In F32 from left to right; on the CPU every operation is rounded
+// by itself, so that fused and composed give the same bits: the products that follow round to F16 or Q8_0, and there a
+// last bit decides.
 //   x         F32 [H, rows], rows strided; rows is a multiple of n_block_rows
 //   coeff     F32 [2 * T * G, rows], rows strided
 //   base      F32 [H, T, 2], contiguous
@@ -40,7 +43,8 @@ GGML_API struct ggml_tensor * ggml_dflash2_conv(struct ggml_context * ctx,
 //   k         1 .. GGML_DFLASH2_MAX_CANDIDATES, at most n_vocab
 //   n_vocab   1 .. V; ids from there on are padding and never taken
 // Returns I32 [k, rows], contiguous.
-GGML_API struct ggml_tensor * ggml_dflash2_topk(struct ggml_context * ctx, struct ggml_tensor * logits, int k, int n_vocab);
+GGML_API struct ggml_tensor *
+ggml_dflash2_topk(struct ggml_context * ctx, struct ggml_tensor * logits, int k, int n_vocab);
 
 // Scores of every candidate of a slot after every candidate of the slot before it; the first slot follows the anchor:
 //   S[c, p, slot, seq] = u(logits[id, row]) + sum over i < r of predecessor[i, before] * gate[i, row] * successor[i, id]
@@ -74,10 +78,8 @@ GGML_API struct ggml_tensor * ggml_dflash2_conv_composed(struct ggml_context * c
                                                          int                   side,
                                                          int                   n_block_rows);
 
-GGML_API struct ggml_tensor * ggml_dflash2_topk_composed(struct ggml_context * ctx,
-                                                         struct ggml_tensor *  logits,
-                                                         int                   k,
-                                                         int                   n_vocab);
+GGML_API struct ggml_tensor *
+ggml_dflash2_topk_composed(struct ggml_context * ctx, struct ggml_tensor * logits, int k, int n_vocab);
 
 GGML_API struct ggml_tensor * ggml_dflash2_score_composed(struct ggml_context * ctx,
                                                           struct ggml_tensor *  logits,
@@ -89,6 +91,10 @@ GGML_API struct ggml_tensor * ggml_dflash2_score_composed(struct ggml_context * 
                                                           int                   n_slots,
                                                           float                 multiplier,
                                                           float                 softcap);
+
+// Whether every node of these ops runs where its first source was computed: where a device lacks an op, the scheduler
+// takes it to the CPU and back. The graph must have been split by `sched`.
+GGML_API bool ggml_dflash2_is_native(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
 // For kernels: the arguments of a node beside its sources.
 //   conv:  src x, coeff, base, residual or NULL           int32 op_params: side, n_block_rows

@@ -3,9 +3,11 @@
 #include "common.h"
 #include "dflash2/system.h"
 #include "ggml-cpu.h"
+#include "ggml-dflash2.h"
 #include "llama-ext.h"
 #include "logging.h"
 
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -32,6 +34,30 @@ std::string known_devices() {
         }
     }
     return result;
+}
+
+// Asked about shapes of a released drafter, with the tables in the type that is the rule
+bool has_fused_ops(ggml_backend_dev_t device) {
+    constexpr int H = 2560, groups = 160, taps = 2, rank = 256, n_vocab = 151936, n_cand = 16, n_slots = 7;
+
+    const ggml_init_params params = { 16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true };
+    const std::unique_ptr<ggml_context, void (*)(ggml_context *)> context(ggml_init(params), ggml_free);
+    ggml_context *                                                ctx = context.get();
+
+    const auto f32 = [ctx](int64_t n, int64_t rows, int64_t depth = 1) {
+        return ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n, rows, depth);
+    };
+    ggml_tensor * x      = f32(H, n_slots + 1);
+    ggml_tensor * coeff  = f32(2 * taps * groups, n_slots + 1);
+    ggml_tensor * conv   = ggml_dflash2_conv(ctx, x, coeff, f32(H, taps, 2), x, 1, n_slots + 1);
+    ggml_tensor * logits = f32(n_vocab, n_slots);
+    ggml_tensor * ids    = ggml_dflash2_topk(ctx, logits, n_cand, n_vocab);
+    ggml_tensor * table  = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, rank, n_vocab);
+    ggml_tensor * anchor = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 1);
+    ggml_tensor * scores =
+        ggml_dflash2_score(ctx, logits, ids, f32(rank, n_slots), table, table, anchor, n_slots, 0, 0);
+    return ggml_backend_dev_supports_op(device, conv) && ggml_backend_dev_supports_op(device, ids) &&
+           ggml_backend_dev_supports_op(device, scores);
 }
 
 void add_rpc_servers(const std::string & endpoints) {
@@ -174,7 +200,7 @@ std::vector<Device> devices() {
         entry.name        = ggml_backend_dev_name(device);
         entry.description = ggml_backend_dev_description(device);
         entry.backend     = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
-        entry.fused_ops   = "composed";
+        entry.fused_ops   = has_fused_ops(device) ? "fused" : "composed";
         ggml_backend_dev_memory(device, &entry.memory_free, &entry.memory_total);
         result.push_back(entry);
     }

@@ -1,6 +1,7 @@
 #include "drafter.h"
 
 #include "dflash2/errors.h"
+#include "llama-dflash2.h"
 #include "llama-ext.h"
 #include "logging.h"
 #include "process.h"
@@ -13,6 +14,24 @@ namespace {
 
 // Target features kept for sequences that do not draft at present
 constexpr size_t max_backlog_bytes = 64 << 20;
+
+int32_t graph_of(const std::string & fused_ops) {
+    if (fused_ops == "upstream") {
+        return LLAMA_DFLASH2_UPSTREAM;
+    }
+    return fused_ops == "fused"    ? LLAMA_DFLASH2_FUSED :
+           fused_ops == "composed" ? LLAMA_DFLASH2_COMPOSED :
+                                     LLAMA_DFLASH2_AUTO;
+}
+
+// Ids that a drafter may take. The rest at the end pads the tables to a round size, and no tokenizer makes it
+int32_t real_vocabulary(const llama_vocab * vocab, const DrafterInfo & info) {
+    int32_t n = llama_vocab_n_tokens(vocab);
+    while (n > info.n_cand && (llama_vocab_get_attr(vocab, n - 1) & LLAMA_TOKEN_ATTR_UNUSED) != 0) {
+        --n;
+    }
+    return n;
+}
 
 }  // namespace
 
@@ -40,6 +59,8 @@ Drafter::Drafter(const EngineOptions & options,
     params.n_ubatch             = n_ubatch;
     params.n_outputs_max        = n_ubatch;
     params.ctx_other            = target.context();
+    params.dflash2              = graph_of(options.fused_ops);
+    params.dflash2_n_vocab      = real_vocabulary(llama_model_get_vocab(target.model()), info);
     // Quantized drafter caches lose acceptance and save little: a drafter has few layers
     params.type_k = backend.cache_type == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
     params.type_v = params.type_k;
@@ -50,7 +71,7 @@ Drafter::Drafter(const EngineOptions & options,
                              options.draft + ": " + errors.cause());
     }
     llama_set_causal_attn(context_.get(), info.causal);
-    if (info.n_cand > 0) {
+    if (info.n_cand > 0 && params.dflash2 == LLAMA_DFLASH2_UPSTREAM) {
         llama_set_embeddings_nextn(context_.get(), true, /*masked=*/false);
     }
 
@@ -131,29 +152,72 @@ int32_t Drafter::room(llama_pos pos) const {
 }
 
 std::vector<Lattice> Drafter::draft(const std::vector<Block> & blocks, int32_t depth) {
+    std::vector<Lattice> lattices;
+    for (auto begin = blocks.begin(); begin != blocks.end();) {
+        // llama.cpp takes neighbouring sequences into one graph, and a graph's candidates are there until the next
+        const auto apart = std::adjacent_find(begin, blocks.end(),
+                                              [](const Block & a, const Block & b) { return b.seq != a.seq + 1; });
+        const auto end   = apart == blocks.end() ? apart : apart + 1;
+        const std::vector<Lattice> run = draft_neighbours({ begin, end }, depth);
+        lattices.insert(lattices.end(), run.begin(), run.end());
+        begin = end;
+    }
+    return lattices;
+}
+
+std::vector<Lattice> Drafter::draft_neighbours(const std::vector<Block> & blocks, int32_t depth) {
+    const bool   upstream = llama_get_dflash2(context_.get()) == LLAMA_DFLASH2_UPSTREAM;
     common_batch batch(context_.get());
     for (const Block & block : blocks) {
         for (int32_t i = 0; i <= depth; ++i) {
             // the selector's result leaves without outputs; DFlash 1 is read from the logits, whose rows are right only
             // when all are asked for, since llama.cpp's graph does not gather those that are
-            const bool output = info_.n_cand == 0;
+            const bool output = upstream && info_.n_cand == 0;
             batch.add(i == 0 ? block.anchor : info_.mask_token, block.pos + i, block.seq, output);
         }
     }
     process(context_.get(), batch, "drafter");
 
     std::vector<Lattice> lattices;
+    if (!upstream) {
+        lattices = read_selector(blocks.size(), depth);
+    }
     for (size_t i = 0; i < blocks.size(); ++i) {
-        lattices.push_back(info_.n_cand > 0 ? read_selector((int32_t) i, depth) : read_argmax((int32_t) i, depth));
+        if (upstream) {
+            lattices.push_back(info_.n_cand > 0 ? read_upstream((int32_t) i, depth) : read_argmax((int32_t) i, depth));
+        }
         // keys and values of mask tokens must never be seen again
         trim(blocks[i].seq, blocks[i].pos);
     }
     return lattices;
 }
 
-// llama.cpp's composed graph packs a row of n_embd numbers for each row of the block: n_cand ids, then the scores
+std::vector<Lattice> Drafter::read_selector(size_t n_blocks, int32_t depth) const {
+    const auto         k     = (size_t) std::max(1, info_.n_cand);
+    const size_t       n_ids = depth * k;
+    std::vector<Token> ids(n_blocks * n_ids);
+    std::vector<float> scores(info_.n_cand > 0 ? n_blocks * n_ids * k : 0);
+    if (!llama_read_dflash2(context_.get(), ids.data(), ids.size(), scores.data(), scores.size())) {
+        throw Error("[draft] the drafter's graph left no candidates for " + std::to_string(n_blocks) + " blocks of " +
+                    std::to_string(depth) + " slots");
+    }
+    std::vector<Lattice> lattices(n_blocks);
+    for (size_t i = 0; i < n_blocks; ++i) {
+        lattices[i].n_slots = depth;
+        lattices[i].n_cand  = (int32_t) k;
+        lattices[i].ids.assign(ids.begin() + i * n_ids, ids.begin() + (i + 1) * n_ids);
+        if (info_.n_cand > 0) {
+            lattices[i].scores.assign(scores.begin() + i * n_ids * k, scores.begin() + (i + 1) * n_ids * k);
+        } else {
+            lattices[i].scores.assign(depth, 0.0f);
+        }
+    }
+    return lattices;
+}
+
+// llama.cpp's own graph packs a row of n_embd numbers for each row of the block: n_cand ids, then the scores
 // [predecessor][candidate]
-Lattice Drafter::read_selector(int32_t block, int32_t depth) const {
+Lattice Drafter::read_upstream(int32_t block, int32_t depth) const {
     const int32_t k = info_.n_cand;
     Lattice       lattice;
     lattice.n_slots = depth;
@@ -180,6 +244,17 @@ Lattice Drafter::read_argmax(int32_t block, int32_t depth) const {
         lattice.ids.push_back((Token) (std::max_element(logits, logits + n_vocab_) - logits));
     }
     return lattice;
+}
+
+const char * Drafter::fused_ops() const {
+    switch (llama_get_dflash2(context_.get())) {
+    case LLAMA_DFLASH2_FUSED:
+        return "fused";
+    case LLAMA_DFLASH2_COMPOSED:
+        return "composed";
+    default:
+        return "upstream";
+    }
 }
 
 bool Drafter::trim(llama_seq_id seq, llama_pos p) {

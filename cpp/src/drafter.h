@@ -40,7 +40,8 @@ public:
 
     // Most tokens that can be drafted at `pos`: the cache is as long as the target's, so the last positions have fewer.
     int32_t room(llama_pos pos) const;
-    // Drafts `depth` tokens for each block in one decode; the cache is as before. [blocks]. throws Error, Interrupted
+    // Drafts `depth` tokens for each block, those of neighbouring sequences in one decode; the cache is as before.
+    // [blocks], in the order of their sequences. throws Error, Interrupted
     std::vector<Lattice> draft(const std::vector<Block> & blocks, int32_t depth);
 
     // As the target's
@@ -53,6 +54,8 @@ public:
 
     llama_context *     context() const { return context_.get(); }
     const DrafterInfo & info() const { return info_; }
+    // How the ops of DFlash 2 run, as Stats::fused_ops says it
+    const char * fused_ops() const;
 
 private:
     // Rows of consecutive positions
@@ -61,9 +64,12 @@ private:
         std::vector<float> features;  // [rows][n_features]
     };
 
-    float * append(llama_seq_id seq, llama_pos pos);
-    Lattice read_selector(int32_t block, int32_t depth) const;
-    Lattice read_argmax(int32_t block, int32_t depth) const;
+    std::vector<Lattice> draft_neighbours(const std::vector<Block> & blocks, int32_t depth);
+
+    float *              append(llama_seq_id seq, llama_pos pos);
+    std::vector<Lattice> read_selector(size_t n_blocks, int32_t depth) const;
+    Lattice              read_upstream(int32_t block, int32_t depth) const;
+    Lattice              read_argmax(int32_t block, int32_t depth) const;
 
     DrafterInfo          info_;
     int32_t              n_features_;

@@ -9,6 +9,7 @@
 #include "sampling_params.h"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 namespace dflash2 {
@@ -39,6 +40,11 @@ void check_options(const EngineOptions & options) {
     if (options.depth != -1 && options.depth < 1) {
         throw std::invalid_argument("[engine] depth is " + std::to_string(options.depth) +
                                     ", it must be at least 1, or automatic");
+    }
+    const std::array<const char *, 4> graphs = { "auto", "fused", "composed", "upstream" };
+    if (std::find(graphs.begin(), graphs.end(), options.fused_ops) == graphs.end()) {
+        throw std::invalid_argument("[engine] fused_ops is \"" + options.fused_ops +
+                                    "\", it must be auto, fused, composed or upstream");
     }
     if (!(options.p_min >= 0 && options.p_min <= 1)) {
         throw std::invalid_argument("[engine] p_min is " + std::to_string(options.p_min) + ", it must be from 0 to 1");

@@ -38,7 +38,7 @@ int64_t Loop::submit(const std::vector<Token> & prompt, const SamplingOptions & 
         std::make_unique<Sequence>(Sequence{ next_id_, options, std::move(sampler), rule, Randoms(options.seed),
                                              TextStream(options.stop), Stats(), prompt, (int32_t) prompt.size() });
     sequence->stats.verify_rule   = drafter_ ? name(rule) : "none";
-    sequence->stats.fused_ops     = drafter_ ? "composed" : "none";
+    sequence->stats.fused_ops     = drafter_ ? drafter_->fused_ops() : "none";
     sequence->stats.prompt_tokens = (int64_t) prompt.size();
     total_.prompt_tokens += (int64_t) prompt.size();
     sequences_.push_back(std::move(sequence));
@@ -473,7 +473,7 @@ void Loop::warn_of_useless_drafter() {
 
 Stats Loop::stats() const {
     Stats stats     = total_;
-    stats.fused_ops = drafter_ ? "composed" : "none";
+    stats.fused_ops = drafter_ ? drafter_->fused_ops() : "none";
     if (drafter_) {
         stats.verify_ms = policy_.costs().verify.ms_by_rows();
         stats.draft_ms  = policy_.costs().draft.ms_by_rows();

@@ -1,6 +1,7 @@
 #include "pair.h"
 
 #include "dflash2/errors.h"
+#include "ggml-dflash2.h"
 #include "gguf_checks.h"
 #include "logging.h"
 
@@ -56,10 +57,9 @@ void check_selector(const GgufFile & file, DrafterInfo & info, int64_t n_vocab) 
         bad_file(file, "hidden size " + std::to_string(H) + " is not a multiple of dflash.conv_group_size " +
                            std::to_string(group));
     }
-    // The composed graph of llama.cpp packs ids and scores of a slot into one hidden row
-    if (H < (int64_t) info.n_cand * (info.n_cand + 1)) {
-        bad_file(file, "hidden size " + std::to_string(H) + " is too small for dflash.selector_top_k " +
-                           std::to_string(info.n_cand) + ": k * (k + 1) numbers must fit");
+    if (info.n_cand > GGML_DFLASH2_MAX_CANDIDATES) {
+        bad_file(file, "dflash.selector_top_k " + std::to_string(info.n_cand) + " is more than " +
+                           std::to_string(GGML_DFLASH2_MAX_CANDIDATES) + ", the most this can search for");
     }
     if (info.n_cand > n_vocab) {
         bad_file(file, "dflash.selector_top_k " + std::to_string(info.n_cand) + " exceeds the vocabulary of " +

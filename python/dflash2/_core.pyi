@@ -26,6 +26,7 @@ class EngineOptions:
     cache_type: str
     device: str
     flash_attn: str
+    fused_ops: str
     model: str
     verify: str
     def __init__(self) -> None:

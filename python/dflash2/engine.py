@@ -13,7 +13,7 @@ from dflash2.generation import TextGenerator
 from dflash2.hub import StrPath
 from dflash2.models import resolve_drafter, resolve_target
 from dflash2.native import forward_log, generation_stats, load_backends, show_log
-from dflash2.options import EngineOptions, FlashAttention, VerifyRule, native_options
+from dflash2.options import EngineOptions, FlashAttention, FusedOps, VerifyRule, native_options
 from dflash2.scheduler import Scheduler
 from dflash2.types import GenerationStats
 
@@ -44,6 +44,7 @@ class Dflash2Engine(TextGenerator):
         depth: int | Literal["auto"] = "auto",
         p_min: float = 0.0,
         verify: VerifyRule = "auto",
+        fused_ops: FusedOps = "auto",
         cache_type: str = "f16",
         rpc: str | Sequence[str] | None = None,
         verbose: bool = False,
@@ -70,6 +71,9 @@ class Dflash2Engine(TextGenerator):
                 drafter; "match" gives the very tokens of decoding without one under the same seed.
                 "auto" is "reject". Requests whose sampler has no probabilities (mirostat) use
                 "match", and their stats say so.
+            fused_ops: How the drafter's graph is built: "auto" is "fused" where every device that
+                runs it has the ops and "composed" of llama.cpp's elsewhere; "upstream" is
+                llama.cpp's own graph, to compare with. `stats.fused_ops` says which it is.
             cache_type: Type of the target's K and V caches, such as "f16" or "q8_0".
             rpc: "host:port" of RPC servers whose devices are added; several as a sequence or
                 separated by commas.
@@ -100,6 +104,7 @@ class Dflash2Engine(TextGenerator):
             depth=depth,
             p_min=p_min,
             verify=verify,
+            fused_ops=fused_ops,
             cache_type=cache_type,
             rpc=rpc,
         )

@@ -21,6 +21,7 @@ from dflash2.checks import (
 
 FlashAttention = Literal["auto", "on", "off"]
 VerifyRule = Literal["auto", "reject", "block", "match"]
+FusedOps = Literal["auto", "fused", "composed", "upstream"]
 
 
 class EngineOptions(TypedDict, total=False):
@@ -36,6 +37,7 @@ class EngineOptions(TypedDict, total=False):
     depth: int | Literal["auto"]
     p_min: float
     verify: VerifyRule
+    fused_ops: FusedOps
     cache_type: str
     rpc: str | Sequence[str] | None
     verbose: bool
@@ -55,6 +57,7 @@ def native_options(
     depth: int | str,
     p_min: float,
     verify: str,
+    fused_ops: str,
     cache_type: str,
     rpc: str | Sequence[str] | None,
 ) -> _core.EngineOptions:
@@ -78,6 +81,7 @@ def native_options(
     options.depth = -1 if depth == "auto" else integer("depth", depth, AT_LEAST_ONE)
     options.p_min = number("p_min", p_min, Range(0, 1))
     options.verify = choice("verify", verify, get_args(VerifyRule))
+    options.fused_ops = choice("fused_ops", fused_ops, get_args(FusedOps))
     options.cache_type = _text("cache_type", cache_type)
     options.rpc = ",".join(_reachable(server) for server in _servers(rpc))
     return options

@@ -28,7 +28,8 @@ class GenerationStats:
             without a drafter, "mixed" in the totals of requests under several rules.
         cost_model: What target passes ("verify_ms") and draft passes ("draft_ms") of how many rows
             cost on this machine, in ms, as the engine has measured; empty for a single request.
-        fused_ops: How the DFlash 2 ops ran, "fused" or "composed"; "none" without a drafter.
+        fused_ops: How the drafter's ops ran, "fused", "composed" or "upstream"; "none" without a
+            drafter.
         prompt_seconds: Evaluating the prompt.
         draft_seconds: Drafting blocks.
         inject_seconds: Writing target features into the drafter's cache.

@@ -24,15 +24,26 @@ class Shape(Sizes):
     n_layer: int
     n_vocab: int
     n_layer_drafter: int = 5
+    target_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0
 
 
 QWEN3_0_6B = Shape(1024, 3072, 16, 8, 128, n_layer=28, n_vocab=151_936)
+QWEN3_4B = Shape(
+    2560,
+    9728,
+    32,
+    8,
+    128,
+    n_layer=36,
+    n_vocab=151_936,
+    target_type=gguf.GGMLQuantizationType.Q4_0,
+)
 # of the same architecture, for runs that only try the benchmark out
 SMALL = Shape(288, 96, 4, 2, 32, n_layer=6, n_vocab=4096)
 
 
 def write_random_pair(folder: Path, shape: Shape = QWEN3_0_6B) -> Pair:
-    """Random weights in Q8_0: no draft is accepted. Files that are there already are kept."""
+    """Random weights, the drafter in Q8_0: no draft is accepted. Files that are there are kept."""
     stem = f"random-{shape.n_layer}x{shape.n_embd}"
     pair = Pair(folder / f"{stem}.gguf", folder / f"{stem}-drafter.gguf")
     if not pair.target.exists():
@@ -43,19 +54,34 @@ def write_random_pair(folder: Path, shape: Shape = QWEN3_0_6B) -> Pair:
             _target(shape),
             shape,
             seed=1,
+            weights=_BLOCKS[shape.target_type],
         )
     if not pair.drafter.exists():
-        metadata = shape.metadata(shape.n_layer_drafter, freq_base=1e6) | dflash2_metadata(
-            _N_TAP, _GROUP, _RANK, _TOP_K
-        )
-        metadata |= {
-            # a GGUF names the layer whose input is read
-            ".target_layers": [1 + layer for layer in _taps(shape)],
-            ".block_size": _BLOCK_SIZE,
-            "tokenizer.ggml.mask_token_id": MASK,
-        }
+        metadata = _drafter_metadata(shape) | dflash2_metadata(_N_TAP, _GROUP, _RANK, _TOP_K)
         _write(pair.drafter, "dflash", metadata, _drafter(shape), shape, seed=2)
     return pair
+
+
+def write_plain_drafter(folder: Path, shape: Shape) -> Path:
+    """A drafter of DFlash 1: that of `write_random_pair` without convolutions and selector."""
+    path = folder / f"random-{shape.n_layer}x{shape.n_embd}-plain-drafter.gguf"
+    if not path.exists():
+        tensors = {
+            name: size
+            for name, size in _drafter(shape).items()
+            if "_conv" not in name and not name.startswith("selector")
+        }
+        _write(path, "dflash", _drafter_metadata(shape), tensors, shape, seed=2)
+    return path
+
+
+def _drafter_metadata(shape: Shape) -> dict[str, Any]:
+    return shape.metadata(shape.n_layer_drafter, freq_base=1e6) | {
+        # a GGUF names the layer whose input is read
+        ".target_layers": [1 + layer for layer in _taps(shape)],
+        ".block_size": _BLOCK_SIZE,
+        "tokenizer.ggml.mask_token_id": MASK,
+    }
 
 
 def write_constant_pair(folder: Path, n_vocab: int = QWEN3_0_6B.n_vocab) -> Pair:
@@ -154,6 +180,7 @@ def _write(
     tensors: Mapping[str, tuple[int, ...]],
     shape: Shape,
     seed: int,
+    weights: "_Blocks | None" = None,
 ) -> None:
     """Writes tensor by tensor: no more than the largest is ever in memory."""
     unfinished = path.with_suffix(".part")
@@ -161,11 +188,11 @@ def _write(
     add_vocabulary(writer, shape.n_vocab)
     for key, value in metadata.items():
         add_value(writer, arch + key if key.startswith(".") else key, value)
-    q8_0 = gguf.GGMLQuantizationType.Q8_0
+    weights = weights or _BLOCKS[gguf.GGMLQuantizationType.Q8_0]
     for name, size in tensors.items():
         if len(size) == 2:
-            n_bytes = int(np.prod(size)) // _Q8_0_VALUES * _Q8_0_BLOCK.itemsize
-            writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes, q8_0)
+            n_bytes = int(np.prod(size)) // _BLOCK_VALUES * weights.dtype.itemsize
+            writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes, weights.type)
         else:
             n_bytes = 4 * int(np.prod(size))
             writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes)
@@ -174,17 +201,47 @@ def _write(
     writer.write_ti_data_to_file()
     rng = np.random.default_rng(seed)
     for name, size in tensors.items():
-        writer.write_tensor_data(_random(rng, name, size))
+        writer.write_tensor_data(_random(rng, name, size, weights))
     writer.close()
     unfinished.rename(path)
 
 
-# ggml's block_q8_0
-_Q8_0_VALUES = 32
-_Q8_0_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", (_Q8_0_VALUES,))])
+_BLOCK_VALUES = 32
 
 
-def _random(rng: np.random.Generator, name: str, size: tuple[int, ...]) -> NDArray[Any]:
+@dataclass(frozen=True)
+class _Blocks:
+    """ggml's blocks of a type: a scale, and bytes that may all be random.
+
+    Attributes:
+        largest: Of the numbers that a block can hold, in scales.
+    """
+
+    type: gguf.GGMLQuantizationType
+    dtype: np.dtype[Any]
+    largest: int
+
+
+_BLOCKS = {
+    blocks.type: blocks
+    for blocks in (
+        _Blocks(
+            gguf.GGMLQuantizationType.Q8_0,
+            np.dtype([("scale", "<f2"), ("bytes", "i1", (_BLOCK_VALUES,))]),
+            127,
+        ),
+        _Blocks(
+            gguf.GGMLQuantizationType.Q4_0,
+            np.dtype([("scale", "<f2"), ("bytes", "i1", (_BLOCK_VALUES // 2,))]),
+            8,
+        ),
+    )
+}
+
+
+def _random(
+    rng: np.random.Generator, name: str, size: tuple[int, ...], weights: _Blocks
+) -> NDArray[Any]:
     """Norms of 1, convolutions near the identity, matrices that keep the size of their input."""
     if len(size) == 1:
         return np.ones(size, np.float32)
@@ -200,7 +257,8 @@ def _random(rng: np.random.Generator, name: str, size: tuple[int, ...]) -> NDArr
         std = 1.0
     elif "_conv_proj" in name:
         std *= 0.1
-    blocks = np.empty(int(np.prod(size)) // _Q8_0_VALUES, _Q8_0_BLOCK)
-    blocks["values"] = rng.integers(-127, 128, (len(blocks), _Q8_0_VALUES), np.int8)
-    blocks["scale"] = std * 3**0.5 / 127  # evenly spread numbers: the largest is sqrt(3) deviations
+    blocks = np.empty(int(np.prod(size)) // _BLOCK_VALUES, weights.dtype)
+    blocks["bytes"] = rng.integers(-127, 128, blocks["bytes"].shape, np.int8)
+    # evenly spread numbers: the largest is sqrt(3) deviations
+    blocks["scale"] = std * 3**0.5 / weights.largest
     return blocks

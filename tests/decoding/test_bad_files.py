@@ -125,7 +125,7 @@ BROKEN_DRAFTERS: list[tuple[dict[str, Any], str]] = [
     (set_kv("dflash.block_size", 1), "dflash.block_size is 1"),
     (set_kv("dflash.conv_group_size", 0), "dflash.conv_group_size is 0"),
     (set_kv("dflash.conv_group_size", 7), "288 is not a multiple of dflash.conv_group_size 7"),
-    (set_kv("dflash.selector_top_k", 17), "too small for dflash.selector_top_k 17"),
+    (set_kv("dflash.selector_top_k", 65), "dflash.selector_top_k 65 is more than 64"),
     (set_kv("dflash.block_count", 3), "blk.2.attn_conv_base is missing"),
     (set_kv("dflash.block_count", 4_000_000_000), "dflash.block_count"),
     (set_kv("dflash.attention.head_count", 3), "not a multiple of head_count_kv"),

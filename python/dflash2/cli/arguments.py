@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from dflash2 import Dflash2Engine, SamplingParams, demo
-from dflash2.options import FlashAttention, VerifyRule
+from dflash2.options import FlashAttention, FusedOps, VerifyRule
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -77,6 +77,13 @@ _ENGINE: tuple[_Flag, ...] = (
     (("--depth",), "depth", _depth, "N", "drafted tokens per cycle"),
     (("--p-min",), "p_min", float, "P", "end drafts before a slot less probable than this"),
     (("--verify",), "verify", str, "|".join(get_args(VerifyRule)), "how drafts are decided"),
+    (
+        ("--fused-ops",),
+        "fused_ops",
+        str,
+        "|".join(get_args(FusedOps)),
+        "how the drafter's graph is built",
+    ),
     (("--cache-type",), "cache_type", str, "TYPE", "type of the target's K and V caches"),
     (("--rpc",), "rpc", str, "SERVERS", "host:port of RPC servers, with commas"),
 )

@@ -1,0 +1,23 @@
+#pragma once
+
+// What libllama can do with a DFlash 2 drafter beyond upstream: its graph built on the ops of ggml-dflash2.h. Compiled
+// into libllama, which asks for it where the patches say so.
+
+#include "llama.h"
+
+// llama_context_params::dflash2. With the upstream graph a context does what it does without this project; the others
+// run the head on slot rows only and leave ids and scores as they are.
+enum llama_dflash2 {
+    LLAMA_DFLASH2_UPSTREAM = 0,
+    LLAMA_DFLASH2_AUTO     = 1,  // fused where every device of the drafter has the ops, else composed
+    LLAMA_DFLASH2_FUSED    = 2,
+    LLAMA_DFLASH2_COMPOSED = 3,
+};
+
+// Which graph a context has: never LLAMA_DFLASH2_AUTO
+LLAMA_API llama_dflash2 llama_get_dflash2(const llama_context * ctx);
+
+// Copies what the last decode of blocks left: `ids` I32 [sequences][slots][K], ordered by (logit descending, id
+// ascending), and `scores` F32 [sequences][slots][K predecessors][K candidates]; n_ids, n_scores: elements of each.
+// false when the last graph was none of blocks or has other sizes; a drafter of DFlash 1 leaves one id a slot, no scores
+LLAMA_API bool llama_read_dflash2(llama_context * ctx, int32_t * ids, size_t n_ids, float * scores, size_t n_scores);

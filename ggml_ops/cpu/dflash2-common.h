@@ -1,0 +1,24 @@
+#pragma once
+
+#include "ggml-cpu-impl.h"
+
+#include <cstdint>
+
+namespace dflash2 {
+
+// Row i of a tensor of which dimension 0 is dense
+inline const float * row_of(const ggml_tensor * tensor, int64_t i) {
+    return (const float *) ((const char *) tensor->data + i * tensor->nb[1]);
+}
+
+struct Range {
+    int64_t begin;
+    int64_t end;
+};
+
+// What one thread does of n_items equal pieces of work
+inline Range share_of(const ggml_compute_params * params, int64_t n_items) {
+    return { n_items * params->ith / params->nth, n_items * (params->ith + 1) / params->nth };
+}
+
+}  // namespace dflash2
