@@ -64,7 +64,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
         details={"cycle_ms": cycle},
     )
     yield _ratio(
-        "draft pass of llama.cpp's graph over ours", draft["upstream"], draft["fused"], 1.1
+        "draft pass of llama.cpp's graph over ours", draft["upstream"], draft["fused"], at_least=1.1
     )
     yield _ratio("composed draft pass over fused", draft["composed"], draft["fused"])
 
