@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_bool, c_float, c_int, c_int64, c_size_t, c_void_p
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +39,7 @@ class _InitParams(ctypes.Structure):
 
 
 Tensor = Any  # POINTER(_Fields)
+Plan = Any  # c_void_p
 _tensor = POINTER(_Fields)
 _conv = [c_void_p, _tensor, _tensor, _tensor, _tensor, c_int, c_int]
 _topk = [c_void_p, _tensor, c_int, c_int]
@@ -59,7 +60,6 @@ _FUNCTIONS = {
         "ggml_new_graph": (c_void_p, [c_void_p]),
         "ggml_build_forward_expand": (None, [c_void_p, _tensor]),
         "ggml_backend_graph_compute": (c_int, [c_void_p, c_void_p]),
-        "ggml_op_name": (c_char_p, [c_int]),
         "ggml_dflash2_conv": (_tensor, _conv),
         "ggml_dflash2_conv_composed": (_tensor, _conv),
         "ggml_dflash2_topk": (_tensor, _topk),
@@ -95,7 +95,6 @@ class Graph:
 
     def __init__(self, memory: int = _MEMORY) -> None:
         self._context = _function("ggml_init")(_InitParams(memory, None, False))
-        self._graph = _function("ggml_new_graph")(self._context)
 
     def __enter__(self) -> Graph:
         return self
@@ -166,10 +165,9 @@ class Graph:
 
     def run(self, result: Tensor, n_threads: int = 1) -> NDArray[Any]:
         """Computes a dense result, which is filled with NaN or -1 before."""
-        self.expand(result)
         size, data = _function("ggml_nbytes")(result), _function("ggml_get_data")(result)
         ctypes.memset(data, 0xFF, size)
-        self.compute(n_threads)
+        compute(self.plan(result), n_threads)
         fields = result.contents
         shape = tuple(fields.ne)[::-1]
         while len(shape) > 2 and shape[0] == 1:
@@ -177,13 +175,11 @@ class Graph:
         dtype = np.float32 if fields.type == Type.F32 else np.int32
         return np.frombuffer(ctypes.string_at(data, size), dtype).reshape(shape)
 
-    def expand(self, result: Tensor) -> None:
-        """Adds what `result` depends on to what is computed."""
-        _function("ggml_build_forward_expand")(self._graph, result)
-
-    def compute(self, n_threads: int) -> None:
-        status = _function("ggml_backend_graph_compute")(_backend(n_threads), self._graph)
-        assert status == 0
+    def plan(self, result: Tensor) -> Plan:
+        """What gives `result`, for `compute`."""
+        plan = self.call("ggml_new_graph")
+        _function("ggml_build_forward_expand")(plan, result)
+        return plan
 
     def _new(self, kind: Type, shape: tuple[int, ...], data: NDArray[Any]) -> Tensor:
         ne = (c_int64 * len(shape))(*reversed(shape))
@@ -192,6 +188,11 @@ class Graph:
         assert _function("ggml_nbytes")(tensor) == data.nbytes
         ctypes.memmove(_function("ggml_get_data")(tensor), data.ctypes.data, data.nbytes)
         return tensor
+
+
+def compute(plan: Plan, n_threads: int) -> None:
+    status = _function("ggml_backend_graph_compute")(_backend(n_threads), plan)
+    assert status == 0
 
 
 def store(values: F32, kind: Type) -> tuple[NDArray[Any], F32]:
