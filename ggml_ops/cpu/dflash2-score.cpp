@@ -1,6 +1,7 @@
 #include "dflash2-common.h"
 #include "dflash2-cpu.h"
 #include "ggml-cpu.h"
+#include "ops.h"
 #include "vec.h"
 
 #include <algorithm>
@@ -43,13 +44,13 @@ float transformed(float logit, float multiplier, float softcap) {
 size_t floats_per_thread(const ggml_tensor * dst) {
     const size_t n_cand = dst->ne[0];
     const size_t rank   = dst->src[2]->ne[0];
-    return n_cand * rank + n_cand + rank;
+    return GGML_PAD(n_cand * rank + n_cand + rank, CACHE_LINE_SIZE_F32);
 }
 
 }  // namespace
 
 size_t ggml_dflash2_score_work_size(const ggml_tensor * node, int n_tasks) {
-    return n_tasks * floats_per_thread(node) * sizeof(float);
+    return n_tasks * floats_per_thread(node) * sizeof(float) + CACHE_LINE_SIZE;
 }
 
 void ggml_compute_forward_dflash2_score(const ggml_compute_params * params, ggml_tensor * dst) {
@@ -66,7 +67,9 @@ void ggml_compute_forward_dflash2_score(const ggml_compute_params * params, ggml
     const int64_t n_rows     = logits->ne[1];
     const int64_t rank       = gate->ne[0];
 
-    float * const successors = (float *) params->wdata + params->ith * floats_per_thread(dst);
+    // a vector that lies across two cache lines takes twice as long to read
+    float * const memory     = (float *) GGML_PAD((uintptr_t) params->wdata, CACHE_LINE_SIZE);
+    float * const successors = memory + params->ith * floats_per_thread(dst);
     float * const unary      = successors + n_cand * rank;
     float * const weight     = unary + n_cand;
 
