@@ -81,31 +81,23 @@ def test_golden_vector(side: int, composed: bool) -> None:
     np.testing.assert_allclose(found, GOLDEN_OUTPUT[side], rtol=1e-6)
 
 
-@FORMS
 @pytest.mark.parametrize("n_taps", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     ("group", "n_channels"),
     # more than one piece of work, and ends inside a vector, a group and a piece
     [(1, 5), (1, 300), (8, 24), (8, 264), (16, 48), (16, 592), (7, 7), (300, 300), (514, 1028)],
 )
-def test_every_block_length(n_taps: int, group: int, n_channels: int, composed: bool) -> None:
+def test_every_block_length(n_taps: int, group: int, n_channels: int) -> None:
     rng = np.random.default_rng(n_taps + n_channels)
     for n_block_rows in range(1, 18):
         n_rows = n_block_rows * (1 + n_block_rows % 5)
         x, coeff, base, residual = random_case(n_taps, group, n_channels, n_rows, rng)
         for side, addend, n_threads in ((0, None, 1), (1, residual, 4)):
-            expected = oracle.conv(x, coeff, base, addend, side, n_block_rows)
-            found = run(
-                x,
-                coeff,
-                base,
-                addend,
-                side,
-                n_block_rows,
-                composed=composed,
-                n_threads=n_threads,
-            )
-            assert oracle.nmse(found, expected) <= oracle.MAX_NMSE
+            case = (x, coeff, base, addend, side, n_block_rows)
+            found = run(*case, n_threads=n_threads)
+            assert oracle.nmse(found, oracle.conv(*case)) <= oracle.MAX_NMSE
+            # the same bits: the products that follow round to few bits, where the last one decides
+            np.testing.assert_array_equal(run(*case, composed=True, n_threads=n_threads), found)
 
 
 @FORMS
@@ -161,7 +153,7 @@ def test_a_row_that_is_not_finite_reaches_as_many_rows_as_there_are_taps() -> No
 # x, coeff, base, residual, side, rows per block: 6 rows of 8 channels, 2 taps, groups of 4
 BROKEN = {
     "f32(6, 8), f32(6, 8), f32(2, 2, 8), None, 2, 3": "side is 2",
-    "f32(6, 8), f32(6, 8), f32(2, 2, 8), None, 0, 4": "n_block_rows",
+    "f32(6, 8), f32(6, 8), f32(2, 2, 8), None, 0, 4": "x ne[1] % n_block_rows is 2",
     "f32(6, 8), f32(6, 8), f32(2, 2, 8), None, 0, 0": "n_block_rows is 0",
     "f32(6, 8), f32(6, 8), f32(2, 2, 9), None, 0, 3": "base ne[0] is 9",
     "f32(6, 8), f32(6, 8), f32(3, 2, 8), None, 0, 3": "base ne[2] is 3",
