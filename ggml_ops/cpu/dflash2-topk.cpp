@@ -8,8 +8,8 @@
 #include <cstring>
 #include <functional>
 
-// Each thread searches its part of every row and keeps the best of it; then the rows' parts are merged, some rows per
-// thread.
+// The rows are one length that the threads share, so that few of them are cut. Each thread keeps the best of every row that
+// it has a part of; then the parts of a row are merged, some rows per thread.
 
 namespace {
 
@@ -191,8 +191,10 @@ void ggml_compute_forward_dflash2_topk(const ggml_compute_params * params, ggml_
     const int64_t n_rows  = dst->ne[1];
 
     Key * const parts = (Key *) params->wdata;  // [k, rows, threads]
-    const Range ids   = share_of(params, n_vocab);
+    const Range share = share_of(params, n_rows * n_vocab);
     for (int64_t row = 0; row < n_rows; ++row) {
+        const Range ids = { std::clamp<int64_t>(share.begin - row * n_vocab, 0, n_vocab),
+                            std::clamp<int64_t>(share.end - row * n_vocab, 0, n_vocab) };
         search(row_of(logits, row), ids, k, parts + (params->ith * n_rows + row) * k);
     }
     ggml_barrier(params->threadpool);
