@@ -10,7 +10,7 @@
     do {                                                                                                               \
         const long long found_ = (long long) (found), expected_ = (long long) (expected);                              \
         if (found_ != expected_) {                                                                                     \
-            GGML_ABORT("dflash2_" op ": " what " is %lld, expected %lld", found_, expected_);                          \
+            GGML_ABORT("dflash2_%s: %s is %lld, expected %lld", op, what, found_, expected_);                          \
         }                                                                                                              \
     } while (0)
 
@@ -19,7 +19,7 @@
         const long long found_ = (long long) (found), lowest_ = (long long) (lowest),                                  \
                         highest_ = (long long) (highest);                                                              \
         if (found_ < lowest_ || found_ > highest_) {                                                                   \
-            GGML_ABORT("dflash2_" op ": " what " is %lld, expected %lld to %lld", found_, lowest_, highest_);          \
+            GGML_ABORT("dflash2_%s: %s is %lld, expected %lld to %lld", op, what, found_, lowest_, highest_);          \
         }                                                                                                              \
     } while (0)
 
@@ -82,6 +82,8 @@ void check_score(const ggml_tensor * logits,
     DFLASH2_EXPECT("score", "ids ne[1]", ids->ne[1], logits->ne[1]);
     DFLASH2_EXPECT("score", "ids ne[2] * ne[3]", ids->ne[2] * ids->ne[3], 1);
     DFLASH2_EXPECT("score", "gate ne[1]", gate->ne[1], logits->ne[1]);
+    DFLASH2_EXPECT("score", "predecessor type F32 or with a conversion to it",
+                   predecessor->type == GGML_TYPE_F32 || ggml_get_type_traits(predecessor->type)->to_float, 1);
     DFLASH2_EXPECT("score", "predecessor contiguous", ggml_is_contiguous(predecessor), 1);
     DFLASH2_EXPECT("score", "predecessor ne[0]", predecessor->ne[0], gate->ne[0]);
     DFLASH2_EXPECT("score", "predecessor ne[1]", predecessor->ne[1], logits->ne[0]);

@@ -18,7 +18,8 @@ struct Range {
 
 // What one thread does of n_items equal pieces of work
 inline Range share_of(const ggml_compute_params * params, int64_t n_items) {
-    return { n_items * params->ith / params->nth, n_items * (params->ith + 1) / params->nth };
+    const int64_t n = params->nth;
+    return { (n_items * params->ith + n - 1) / n, (n_items * (params->ith + 1) + n - 1) / n };
 }
 
 }  // namespace dflash2
