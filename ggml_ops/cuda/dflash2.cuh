@@ -1,7 +1,7 @@
 #pragma once
 
-// CUDA (also HIP and MUSA) forms of the ops of ggml-dflash2.h. A kernel body lies in a header of its own, so that it can
-// also be compiled for and run on the CPU.
+// CUDA (also HIP and MUSA) forms of the ops of ggml-dflash2.h. The sources use of CUDA C++ and of common.cuh only what
+// tests/shim has as well, where they run on the CPU.
 
 #include "common.cuh"
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -27,9 +28,11 @@
 namespace shim {
 
 struct Dim {
-    unsigned x = 1;
-    unsigned y = 1;
-    unsigned z = 1;
+    unsigned x;
+    unsigned y;
+    unsigned z;
+
+    Dim(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 
     unsigned count() const { return x * y * z; }
 
@@ -107,6 +110,21 @@ private:
 class Executor;
 inline Executor * running = nullptr;
 
+enum class State { ready, waiting, ended };
+
+// A thread of a block. It serves one block after another and outlives the launch, since a new one costs more than most blocks.
+struct Fiber {
+    Fiber() : stack(new char[stack_size]) {}
+
+    std::unique_ptr<char[]> stack;
+    bool                    started = false;
+    ucontext_t              context;
+    jmp_buf                 resume;
+    Position                position;
+    State                   state = State::ended;
+    Site                    site;
+};
+
 class Executor {
 public:
     Executor(const Launch & launch, const std::function<void()> & body) :
@@ -116,15 +134,15 @@ public:
             throw Fault("a block of " + std::to_string(n_threads) + " threads in groups of " +
                         std::to_string(launch.simd_width) + " cannot be launched");
         }
-        fibers_.resize(n_threads);
+        for (unsigned i = 0; i < n_threads; ++i) {
+            fibers_.push_back(fiber(i));
+        }
         groups_.resize((n_threads + launch.simd_width - 1) / launch.simd_width);
-        stacks_.resize(n_threads * stack_size);
     }
 
     void run() {
         const SignalCatcher catcher;
         running = this;
-        start_fibers();
         // A signal's way out of a fiber
         if (sigsetjmp(signal_exit_, 1) == 0) {
             const unsigned n_blocks = launch_.grid.count();
@@ -134,17 +152,20 @@ public:
         }
         running = nullptr;
         if (!fault_.empty()) {
+            for (Fiber * fiber : fibers_) {
+                fiber->started = fiber->started && fiber->state == State::ended;  // the rest stopped within a kernel
+            }
             throw Fault(fault_);
         }
     }
 
-    const Position & position() const { return fibers_[current_].position; }
+    const Position & position() const { return fibers_[current_]->position; }
     const Launch &   launch() const { return launch_; }
     void *           shared() { return shared_.last() - shared_size(); }
 
     // Stops the calling thread until its block or its SIMD group has come to the same site.
     void wait(const Site & site) {
-        Fiber & fiber = fibers_[current_];
+        Fiber & fiber = *fibers_[current_];
         fiber.site    = site;
         fiber.state   = State::waiting;
         leave(fiber);
@@ -153,7 +174,7 @@ public:
     // Never returns to the kernel.
     void fault(const std::string & what) {
         fail(what);
-        leave(fibers_[current_]);
+        leave(*fibers_[current_]);
     }
 
     // What the lanes of a SIMD group show one another, in two turns: a slow lane still reads what a fast one writes over.
@@ -166,17 +187,6 @@ public:
     Group & group() { return groups_[position().simd]; }
 
 private:
-    enum class State { ready, waiting, ended };
-
-    struct Fiber {
-        ucontext_t context;
-        jmp_buf    resume;
-        Position   position;
-        State      state   = State::ready;
-        bool       started = false;
-        Site       site;
-    };
-
     // Turns a bad access of a kernel into a fault while a launch runs.
     class SignalCatcher {
     public:
@@ -231,22 +241,18 @@ private:
         fault_ = "block " + xyz(at.block) + " thread " + xyz(at.thread) + ": " + what;
     }
 
-    void start_fibers() {
-        for (size_t i = 0; i < fibers_.size(); ++i) {
-            Fiber & fiber = fibers_[i];
-            getcontext(&fiber.context);
-            fiber.context.uc_stack.ss_sp   = stacks_.data() + i * stack_size;
-            fiber.context.uc_stack.ss_size = stack_size;
-            fiber.context.uc_link          = nullptr;
-            makecontext(&fiber.context, fiber_main, 0);
+    static Fiber * fiber(size_t index) {
+        static std::vector<std::unique_ptr<Fiber>> fibers;
+        while (fibers.size() <= index) {
+            fibers.push_back(std::make_unique<Fiber>());
         }
+        return fibers[index].get();
     }
 
-    // One fiber serves the same thread of every block.
     static void fiber_main() {
         for (;;) {
             running->body_();
-            Fiber & fiber = running->fibers_[running->current_];
+            Fiber & fiber = *running->fibers_[running->current_];
             fiber.state   = State::ended;
             running->leave(fiber);
         }
@@ -255,12 +261,17 @@ private:
     // A context is entered once; from then on the jumps, which save no signal mask, are a hundred times cheaper.
     void enter(unsigned index) {
         current_      = index;
-        Fiber & fiber = fibers_[index];
+        Fiber & fiber = *fibers_[index];
         if (_setjmp(scheduler_) != 0) {
             return;
         }
         if (!fiber.started) {
             fiber.started = true;
+            getcontext(&fiber.context);
+            fiber.context.uc_stack.ss_sp   = fiber.stack.get();
+            fiber.context.uc_stack.ss_size = stack_size;
+            fiber.context.uc_link          = nullptr;
+            makecontext(&fiber.context, fiber_main, 0);
             setcontext(&fiber.context);
         }
         _longjmp(fiber.resume, 1);
@@ -275,10 +286,10 @@ private:
     void run_block(unsigned block_index) {
         poison_shared();
         for (unsigned i = 0; i < fibers_.size(); ++i) {
-            Position & position = fibers_[i].position;
+            Position & position = fibers_[i]->position;
             position            = { launch_.block.at(i), launch_.grid.at(block_index), i, i % launch_.simd_width,
                                     i / launch_.simd_width };
-            fibers_[i].state    = State::ready;
+            fibers_[i]->state   = State::ready;
         }
         for (Group & group : groups_) {
             std::memset(&group, poison, sizeof(group.slots));
@@ -289,7 +300,7 @@ private:
             const unsigned n_threads = (unsigned) fibers_.size();
             for (unsigned i = 0; i < n_threads && fault_.empty(); ++i) {
                 const unsigned index = launch_.backward ? n_threads - 1 - i : i;
-                if (fibers_[index].state == State::ready) {
+                if (fibers_[index]->state == State::ready) {
                     enter(index);
                 }
             }
@@ -322,7 +333,7 @@ private:
     bool release_together(unsigned first, unsigned last, bool simd) {
         const Site * site = nullptr;
         for (unsigned i = first; i < last; ++i) {
-            const Fiber & fiber = fibers_[i];
+            const Fiber & fiber = *fibers_[i];
             if (fiber.state == State::ended && simd) {
                 continue;
             }
@@ -332,8 +343,8 @@ private:
             site = &fiber.site;
         }
         for (unsigned i = first; i < last; ++i) {
-            if (fibers_[i].state == State::waiting) {
-                fibers_[i].state = State::ready;
+            if (fibers_[i]->state == State::waiting) {
+                fibers_[i]->state = State::ready;
             }
         }
         return site != nullptr;
@@ -341,8 +352,8 @@ private:
 
     size_t n_in_state(State state) const {
         size_t n = 0;
-        for (const Fiber & fiber : fibers_) {
-            n += fiber.state == state ? 1 : 0;
+        for (const Fiber * fiber : fibers_) {
+            n += fiber->state == state ? 1 : 0;
         }
         return n;
     }
@@ -350,10 +361,10 @@ private:
     void report_deadlock() {
         std::map<std::string, int> places;
         for (unsigned i = 0; i < fibers_.size(); ++i) {
-            if (fibers_[i].state == State::waiting) {
+            if (fibers_[i]->state == State::waiting) {
                 current_ = i;
             }
-            ++places[fibers_[i].state == State::ended ? "ended" : "waiting at " + fibers_[i].site.text()];
+            ++places[fibers_[i]->state == State::ended ? "ended" : "waiting at " + fibers_[i]->site.text()];
         }
         std::string what = "divergent barrier or shuffle:";
         for (const auto & [place, n] : places) {
@@ -397,9 +408,8 @@ private:
     const Launch                  launch_;
     const std::function<void()> & body_;
     GuardedPages                  shared_;
-    std::vector<Fiber>            fibers_;
+    std::vector<Fiber *>          fibers_;
     std::vector<Group>            groups_;
-    std::vector<char>             stacks_;
     std::string                   fault_;
     unsigned                      current_ = 0;
     jmp_buf                       scheduler_;
