@@ -80,7 +80,7 @@ def dense(array: NDArray[Any]) -> Tensor:
 
 
 def rows(array: NDArray[Any], gap: int) -> Tensor:
-    """Rows that lie `gap` values apart, values that nobody may use; the last row ends the memory."""
+    """Rows that lie `gap` values apart, not to be used; the last row ends the memory."""
     n_rows, n = array.shape
     memory = np.full(n_rows * (n + gap) - gap, -1, array.dtype)
     if array.dtype == np.float32:
