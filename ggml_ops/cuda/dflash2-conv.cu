@@ -28,6 +28,8 @@ struct dflash2_conv_args {
 // from device memory, or from L2 where the node before left them. Floor: 0.17 us on H100 (3.35 TB/s), 0.12 us on H200 (4.8),
 // 0.55 us on RTX 4090 (1.0), all below the cost of the launch; so one launch, and nothing cleverer than full-width accesses.
 // The taps read a row again, but from L1 or L2.
+//
+// Every operation is rounded by itself, so that fused and composed give the same bits here too.
 template <int n, int fixed_taps>
 static __global__ void dflash2_conv(const dflash2_conv_args args) {
     ggml_cuda_pdl_lc();
@@ -56,7 +58,7 @@ static __global__ void dflash2_conv(const dflash2_conv_args args) {
         const dflash2_floats<n> channels = dflash2_load<n>(x - tap * args.x_stride);
 #pragma unroll
         for (int i = 0; i < n; ++i) {
-            sum.v[i] += (weight.v[i] + delta) * channels.v[i];
+            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(weight.v[i] + delta, channels.v[i]));
         }
     }
     if (args.residual) {

@@ -95,6 +95,16 @@ def test_conv_untrained_kernel_changes_nothing(device: Device) -> None:
     np.testing.assert_array_equal(conv(device, x, coeff, base, residual, 0, 8), residual + x)
 
 
+def test_conv_rounds_every_operation(device: Device) -> None:
+    """As the composed graph does, whose results the next product may round to fewer bits."""
+    x, coeff, base, residual = conv_case(2, 16, 48, 8, np.random.default_rng(0))
+    weights = base[0] + np.repeat(coeff.reshape(8, 2, 2, 3)[:, 0], 16, axis=-1)
+    terms = weights[:, 0] * x
+    terms[1:] += weights[1:, 1] * x[:-1]
+    found = conv(device, x, coeff, base, residual, 0, 8)
+    np.testing.assert_array_equal(found, terms + residual)
+
+
 def test_conv_nothing_leaks_out_of_a_block(device: Device) -> None:
     x, coeff, base, residual = conv_case(3, 16, 48, 12, np.random.default_rng(0))
     clean = conv(device, x, coeff, base, residual, 0, 4)

@@ -41,6 +41,14 @@ inline float __uint_as_float(uint32_t bits) {
     return value;
 }
 
+inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+
 inline void __syncthreads(const char * file = __builtin_FILE(), int line = __builtin_LINE()) {
     shim::barrier(file, line);
 }
