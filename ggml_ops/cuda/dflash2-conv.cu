@@ -41,24 +41,23 @@ static __global__ void dflash2_conv(const dflash2_conv_args args) {
     ggml_cuda_pdl_sync();
 
     const int     position = row % args.n_block_rows;
-    const int     n_taps   = fixed_taps > 0 ? fixed_taps : args.n_taps;
+    const int     n_taps   = fixed_taps > 0 ? fixed_taps : min(args.n_taps, position + 1);
     const int     n_groups = args.n_embd / args.group_size;
     const float * x        = args.x + row * args.x_stride + channel;
     const float * coeff    = args.coeff + row * args.coeff_stride + channel / args.group_size;
     const float * base     = args.base + channel;
 
     dflash2_floats<n> sum = {};
-#pragma unroll
     for (int tap = 0; tap < n_taps; ++tap) {
-        if (tap > position) {
-            break;  // a row before the block
-        }
+        // A row before the block adds nothing; this row is read in its place, so that no load waits for a branch.
+        const bool              inside   = tap <= position;
         const float             delta    = coeff[(int64_t) tap * n_groups];
         const dflash2_floats<n> weight   = dflash2_load<n>(base + (int64_t) tap * args.n_embd);
-        const dflash2_floats<n> channels = dflash2_load<n>(x - tap * args.x_stride);
+        const dflash2_floats<n> channels = dflash2_load<n>(x - (inside ? tap : 0) * args.x_stride);
 #pragma unroll
         for (int i = 0; i < n; ++i) {
-            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(weight.v[i] + delta, channels.v[i]));
+            const float with_tap = __fadd_rn(sum.v[i], __fmul_rn(weight.v[i] + delta, channels.v[i]));
+            sum.v[i]             = inside ? with_tap : sum.v[i];
         }
     }
     if (args.residual) {

@@ -41,6 +41,9 @@ inline float __uint_as_float(uint32_t bits) {
     return value;
 }
 
+using std::max;
+using std::min;
+
 inline float __fadd_rn(float a, float b) {
     return a + b;
 }
