@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 logs=${1:-build/gpu-check}
 shift $(($# > 0 ? 1 : 0))
 mkdir -p "$logs"
+export PYTHONUNBUFFERED=1
 export DFLASH2_DEVICE=${DFLASH2_DEVICE:-CUDA0}
 export PYTHONPATH=tests:tests/gpu:tests/bench${PYTHONPATH:+:$PYTHONPATH}
 # Kernels for this machine's GPU only, and none for long contexts, which take longest to compile.
@@ -33,15 +34,16 @@ show() {
     [ -f "$logs/$1.log" ] && tail -n 40 "$logs/$1.log"
 }
 
-step device 20 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+step device 10 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
 show device
-step build 360 python3 -m pip install --verbose "${@}" ".[test]"
-step doctor 20 dflash2 doctor
+step build 330 python3 -m pip install --verbose "$@" ".[test]"
+step doctor 10 dflash2 doctor
 show doctor
-# The tests of the CPU ops, on the device. What composed graphs give for equal logits is the device's.
-step op-parity 60 python3 -m pytest -p on_device -q -k "not composed and not broken" tests/ops/test_ops_conv.py \
+# The tests of the CPU ops, on the device; what a composed graph gives for equal logits is the device's own affair.
+step op-parity 50 python3 -m pytest -p on_device -q -k "not composed and not broken" tests/ops/test_ops_conv.py \
     tests/ops/test_ops_topk.py tests/ops/test_ops_score.py
-step drafts 60 python3 -m pytest -q tests/gpu/drafts.py
-step op-speed 40 python3 -m bench_device
+step drafts 40 env NVIDIA_TF32_OVERRIDE=0 python3 -m pytest -q tests/gpu/drafts.py
+show drafts
+step op-speed 30 python3 -m bench_device
 show op-speed
 exit "$failed"

@@ -16,8 +16,9 @@ from tiny import Pair
 
 DEVICE = os.environ.get("DFLASH2_DEVICE", "CUDA0").lower()
 N_CONTEXT, ANCHOR = 40, 65
-# F32 products, which a GPU may round to TF32 where the graph is composed
-TOLERANCE = 2e-2
+# Sums of some hundred float32 in another order, some of whose results are rounded to F16 for the
+# next product. Wants NVIDIA_TF32_OVERRIDE=0: cuBLAS rounds to TF32 what composed scores multiply.
+TOLERANCE = 1e-3
 
 
 def open_engine(target: Path, drafter: Path, device: str, fused_ops: str) -> _core.Engine:
