@@ -20,14 +20,14 @@ struct dflash2_conv_args {
     int           n_block_rows;
 };
 
-// A thread computes n channels of one row; n > 1 needs aligned rows and a group size that is a multiple of n, so that one
-// coefficient serves them. fixed_taps: the number of taps where it is known, so that the loads of all taps are on their way
-// before the first is used; 0: any.
+// A thread computes n channels of one row; n > 1 needs aligned rows and a group size that is a multiple of n, so that
+// one coefficient serves them. fixed_taps: the number of taps where it is known, so that the loads of all taps are on
+// their way before the first is used; 0: any.
 //
-// Bytes moved at H 5120, 8 rows, T 2, g 16: x, residual and y 164 KB each, the side's half of coeff 20 KB, of base 41 KB: 553 KB
-// from device memory, or from L2 where the node before left them. Floor: 0.17 us on H100 (3.35 TB/s), 0.12 us on H200 (4.8),
-// 0.55 us on RTX 4090 (1.0), all below the cost of the launch; so one launch, and nothing cleverer than full-width accesses.
-// The taps read a row again, but from L1 or L2.
+// Bytes moved at H 5120, 8 rows, T 2, g 16: x, residual and y 164 KB each, the side's half of coeff 20 KB, of base 41
+// KB: 553 KB from device memory, or from L2 where the node before left them. Floor: 0.17 us on H100 (3.35 TB/s), 0.12
+// us on H200 (4.8), 0.55 us on RTX 4090 (1.0), all below the cost of the launch; so one launch, and nothing cleverer
+// than full-width accesses. The taps read a row again, but from L1 or L2.
 //
 // Every operation is rounded by itself, so that fused and composed give the same bits here too.
 template <int n, int fixed_taps>

@@ -32,7 +32,8 @@ struct dflash2_score_args {
     float           softcap;
 };
 
-// tanhf is a coarse approximation under -use_fast_math: its error of 5e-4 times a softcap of 20 would be seen in the scores.
+// tanhf is a coarse approximation under -use_fast_math: its error of 5e-4 times a softcap of 20 would be seen in the
+// scores.
 static __device__ __forceinline__ float dflash2_tanh(float x) {
     const float bounded = x > 10.0f ? 10.0f : x < -10.0f ? -10.0f : x;  // where tanh is 1 in F32; NaN stays NaN
     const float e       = expm1f(2.0f * bounded);
@@ -49,12 +50,14 @@ static __host__ __device__ __forceinline__ int dflash2_score_tile(int k) {
     return (DFLASH2_SCORE_FLOATS / (2 * k) - DFLASH2_SCORE_PAD) / DFLASH2_SCORE_COLUMNS * DFLASH2_SCORE_COLUMNS;
 }
 
-// One block scores a slot of a sequence: it gathers the k predecessor rows, times the gate, and the k successor rows once into
-// shared memory, as many ranks at a time as fit (all of 256 up to k 22), and each thread multiplies out pairs of them. 1024 threads, so
-// that at k 16 all rows are on their way at once: the time of this kernel is two dependent reads, of an id and its row.
+// One block scores a slot of a sequence: it gathers the k predecessor rows, times the gate, and the k successor rows
+// once into shared memory, as many ranks at a time as fit (all of 256 up to k 23), and each thread multiplies out pairs
+// of them. 1024 threads, so that at k 16 all rows are on their way at once: the time of this kernel is two dependent
+// reads, of an id and its row.
 //
-// Bytes moved at K 16, r 256, 7 slots: 224 rows, 115 KB in F16, 229 KB in F32, 61 KB in Q8_0, and 7 KB each of gate and scores.
-// Floor: 0.04 us on H100 (3.35 TB/s), 0.03 us on H200 (4.8), 0.13 us on RTX 4090 (1.0): what counts is the launch and the latency.
+// Bytes moved at K 16, r 256, 7 slots: 224 rows, 115 KB in F16, 229 KB in F32, 61 KB in Q8_0, and 7 KB each of gate and
+// scores. Floor: 0.04 us on H100 (3.35 TB/s), 0.03 us on H200 (4.8), 0.13 us on RTX 4090 (1.0): what counts is the
+// launch and the latency.
 template <ggml_type type>
 static __global__ void __launch_bounds__(DFLASH2_SCORE_THREADS, 1) dflash2_score(const dflash2_score_args args) {
     __shared__ dflash2_floats<4> shared[DFLASH2_SCORE_FLOATS / 4];

@@ -69,7 +69,8 @@ __device__ __forceinline__ float dflash2_table_value<GGML_TYPE_IQ4_NL>(const voi
     return __half2float(block.d) * kvalues_iq4nl[dflash2_nibble(block.qs, i % QK4_NL)];
 }
 
-// Blocks of 256 in runs of 32, whose quants lie in bit planes: run j of a half (2 bits) or of a quarter (4 bits) is plane j.
+// Blocks of 256 in runs of 32, whose quants lie in bit planes: run j of a half (2 bits) or of a quarter (4 bits) is
+// plane j.
 
 template <>
 __device__ __forceinline__ float dflash2_table_value<GGML_TYPE_Q2_K>(const void * row, int i) {
@@ -92,7 +93,8 @@ __device__ __forceinline__ float dflash2_table_value<GGML_TYPE_Q3_K>(const void 
     return __half2float(block.d) * (scale - 32) * (q + 4 * high - 4);
 }
 
-// Scale and minimum of run s, 6 bits each: of runs 0 to 3 in whole bytes, of runs 4 to 7 as nibbles and what is left above.
+// Scale and minimum of run s, 6 bits each: of runs 0 to 3 in whole bytes, of runs 4 to 7 as nibbles and what is left
+// above.
 static __device__ __forceinline__ int dflash2_k_scale(const uint8_t * scales, int s) {
     return s < 4 ? scales[s] & 63 : (scales[s + 4] & 0xF) | scales[s - 4] >> 6 << 4;
 }

@@ -9,8 +9,9 @@ constexpr int DFLASH2_TOPK_GROUPS  = 64;                                        
 
 typedef unsigned long long dflash2_key;
 
-// What orders candidates: the greater key is the greater logit, or at equal logits the smaller id. No two ids have the same
-// key, and 0 is no key at all. All on the bits, because the compiler may take subnormals for zero (-use_fast_math).
+// What orders candidates: the greater key is the greater logit, or at equal logits the smaller id. No two ids have the
+// same key, and 0 is no key at all. All on the bits, because the compiler may take subnormals for zero
+// (-use_fast_math).
 static __device__ __forceinline__ dflash2_key dflash2_topk_key(float logit, uint32_t id) {
     uint32_t bits = __float_as_uint(logit);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
@@ -27,17 +28,17 @@ static __device__ __forceinline__ dflash2_key dflash2_topk_key(dflash2_key key, 
     return key;
 }
 
-// The k greatest of each chunk of each row, in order: blockIdx.x is the row, blockIdx.y the chunk. Reads logits, or the keys that a
-// pass before left, and runs until one chunk is left. keys_out [k, chunks, rows]: 0 where a chunk has fewer; or, in the
-// last pass, ids_out [k, rows].
+// The k greatest of each chunk of each row, in order: blockIdx.x is the row, blockIdx.y the chunk. Reads logits, or the
+// keys that a pass before left, and runs until one chunk is left. keys_out [k, chunks, rows]: 0 where a chunk has
+// fewer; or, in the last pass, ids_out [k, rows].
 //
-// A lower bound on the k-th greatest leaves few to compare with one another: at least k items are no smaller than the k-th greatest
-// of the groups' greatest. For logits in no special order that is about 20 of 4096 at k 16, 300 at k 64; at most k groups have
-// any, so 1024 at k 16 in the worst order. Nothing is sorted and each logit is read once.
+// A lower bound on the k-th greatest leaves few to compare with one another: at least k items are no smaller than the
+// k-th greatest of the groups' greatest. For logits in no special order that is about 20 of 4096 at k 16, 300 at k 64;
+// at most k groups have any, so 1024 at k 16 in the worst order. Nothing is sorted and each logit is read once.
 //
 // Bytes moved at V 248320, K 16, 7 rows: 6.95 MB of logits, then 55 KB of keys out and in again. Floor: 2.1 us on H100
-// (3.35 TB/s), 1.4 us on H200 (4.8), 6.9 us on RTX 4090 (1.0), less where the head's matmul left the logits in L2. 427 blocks, each
-// with 16 KB of loads on their way, are about three on each multiprocessor of an H100.
+// (3.35 TB/s), 1.4 us on H200 (4.8), 6.9 us on RTX 4090 (1.0), less where the head's matmul left the logits in L2. 427
+// blocks, each with 16 KB of loads on their way, are about three on each multiprocessor of an H100.
 template <typename T>
 static __global__ void __launch_bounds__(DFLASH2_TOPK_THREADS)
     dflash2_topk(const T * in, int64_t stride, int n_items, int k, dflash2_key * keys_out, int32_t * ids_out) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// Runs GPU kernel bodies on the CPU: a grid of blocks (CUDA) or threadgroups (Metal), one block after another, the threads
-// of a block as fibers that go on until they wait for one another. README.md says what it catches and what it cannot.
+// Runs GPU kernel bodies on the CPU: a grid of blocks (CUDA) or threadgroups (Metal), one block after another, the
+// threads of a block as fibers that go on until they wait for one another. README.md says what it catches and what it
+// cannot.
 
 #include <algorithm>
 #include <csetjmp>
@@ -112,7 +113,8 @@ inline Executor * running = nullptr;
 
 enum class State { ready, waiting, ended };
 
-// A thread of a block. It serves one block after another and outlives the launch, since a new one costs more than most blocks.
+// A thread of a block. It serves one block after another and outlives the launch, since a new one costs more than most
+// blocks.
 struct Fiber {
     Fiber() : stack(new char[stack_size]) {}
 

@@ -50,8 +50,9 @@ struct Tensor : ggml_tensor {
 
 }  // namespace shim
 
-// Computes a node of the op, of which only the last word of the name is given, and writes its memory to out. Null, or what went wrong: a text that lives until the next call.
-// n_sources places, which may be empty; params: the 16 words of op_params.
+// Computes a node of the op, of which only the last word of the name is given, and writes its memory to out. Null, or
+// what went wrong: a text that lives until the next call. n_sources places, which may be empty; params: the 16 words of
+// op_params.
 extern "C" __attribute__((used)) inline const char * shim_run(const char *        op,
                                                               const int32_t *     params,
                                                               const shim::Image * sources,

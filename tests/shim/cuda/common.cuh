@@ -1,6 +1,7 @@
 #pragma once
 
-// The CUDA face of the shim. Stands for ggml's header of this name: what the sources in ggml_ops/cuda need of it and of CUDA C++.
+// The CUDA face of the shim. Stands for ggml's header of this name: what the sources in ggml_ops/cuda need of it and of
+// CUDA C++.
 
 #include "nodes.h"
 
