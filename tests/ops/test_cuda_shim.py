@@ -41,15 +41,16 @@ def conv(
     residual: F32 | None,
     side: int,
     n_block_rows: int,
-    gap: int = 0,
+    gaps: tuple[int, int, int] = (0, 0, 0),
 ) -> NDArray[Any]:
-    addend = None if residual is None else rows(residual, 2 * gap)
-    sources = [rows(x, gap), rows(coeff, gap), dense(base), addend]
+    """Gaps are those of x, coeff and residual."""
+    addend = None if residual is None else rows(residual, gaps[2])
+    sources = [rows(x, gaps[0]), rows(coeff, gaps[1]), dense(base), addend]
     return device.run("conv", sources, [side, n_block_rows], x.shape)
 
 
-def assert_conv(device: Device, *arguments: Any, gap: int = 0) -> None:
-    found = conv(device, *arguments, gap=gap)
+def assert_conv(device: Device, *arguments: Any) -> None:
+    found = conv(device, *arguments)
     assert oracle.nmse(found, oracle.conv(*arguments)) <= oracle.MAX_NMSE
 
 
@@ -80,11 +81,11 @@ def test_conv_released_shapes(device: Device, n_channels: int) -> None:
     assert_conv(device, *case, 1, 8)
 
 
-# 1: rows that are not aligned; 4: rows that are, which is nothing to whole vectors
-@pytest.mark.parametrize("gap", [1, 4])
-def test_conv_rows_of_views(device: Device, gap: int) -> None:
-    case = conv_case(2, 16, 272, 12, np.random.default_rng(gap))
-    found = conv(device, *case, 0, 4, gap=gap)
+# rows that whole vectors can be read of, and rows that they cannot: of each source alone, and of all
+@pytest.mark.parametrize("gaps", [(4, 4, 8), (1, 0, 0), (0, 1, 0), (0, 0, 2), (3, 1, 2)])
+def test_conv_rows_of_views(device: Device, gaps: tuple[int, int, int]) -> None:
+    case = conv_case(2, 16, 272, 12, np.random.default_rng(0))
+    found = conv(device, *case, 0, 4, gaps=gaps)
     np.testing.assert_array_equal(found, conv(device, *case, 0, 4))
 
 
