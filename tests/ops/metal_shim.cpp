@@ -76,41 +76,44 @@ bool shim::supports(const ggml_tensor * node) {
     return ggml_metal_dflash2_supported(&device_of_test, node);
 }
 
+// In memory as large as the device asks for
 void shim::compute(ggml_tensor * node) {
+    const size_t size  = static_cast<const Tensor *>(node)->image.size;
+    const size_t extra = node->op == GGML_OP_DFLASH2_TOPK ? ggml_metal_op_dflash2_topk_extra(node) : 0;
+    const Image  image = { GGML_TYPE_F32, {}, {}, size + extra, nullptr };
+    Tensor       op(image);
+
+    void * const        data = op.data;
     ggml_backend_buffer owner{};
-    node->buffer = &owner;
-    for (ggml_tensor * source : node->src) {
+    static_cast<ggml_tensor &>(op) = *node;
+    op.data                        = data;
+    op.buffer                      = &owner;
+    for (ggml_tensor * source : op.src) {
         if (source) {
             source->buffer = &owner;
         }
     }
     ggml_metal_encoder encoder(trial.backward);
-    switch (node->op) {
+    switch (op.op) {
     case GGML_OP_DFLASH2_CONV:
-        ggml_metal_op_dflash2_conv(&device_of_test, &encoder, node);
+        ggml_metal_op_dflash2_conv(&device_of_test, &encoder, &op);
         break;
     case GGML_OP_DFLASH2_TOPK:
-        ggml_metal_op_dflash2_topk(&device_of_test, &encoder, node);
+        ggml_metal_op_dflash2_topk(&device_of_test, &encoder, &op);
         break;
     default:
-        ggml_metal_op_dflash2_score(&device_of_test, &encoder, node);
+        ggml_metal_op_dflash2_score(&device_of_test, &encoder, &op);
     }
     encoder.run();
+    if (!op.memory.intact()) {
+        throw Fault("something was written beside the result");
+    }
+    std::memcpy(node->data, op.data, size);
 }
 
 extern "C" {
 
-size_t metal_topk_extra(int k, int n_vocab, int n_rows) {
-    ggml_tensor node{};
-    node.ne[0]        = k;
-    node.ne[1]        = n_rows;
-    node.nb[1]        = k * sizeof(int32_t);
-    node.op_params[0] = k;
-    node.op_params[1] = n_vocab;
-    return ggml_metal_op_dflash2_topk_extra(&node);
-}
-
-// Whether a device takes an op, score with tables of a type
+// Whether a device takes an op, 0 to 2 in the order of their numbers, score with tables of a type
 bool metal_supports(int op, int table_type, bool has_simdgroup_reduction, bool compiles, int max_threads) {
     // Never freed: what is known of a device is kept under its address.
     auto * device = new ggml_metal_device;
@@ -121,7 +124,7 @@ bool metal_supports(int op, int table_type, bool has_simdgroup_reduction, bool c
     ggml_tensor table{};
     ggml_tensor node{};
     table.type  = (ggml_type) table_type;
-    node.op     = (ggml_op) op;
+    node.op     = (ggml_op) (GGML_OP_DFLASH2_CONV + op);
     node.src[3] = &table;
     return ggml_metal_dflash2_supported(device, &node);
 }

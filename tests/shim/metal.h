@@ -88,6 +88,7 @@ inline uint lane() {
 
 }  // namespace shim::metal
 
+#pragma GCC diagnostic ignored "-Wattributes"
 #define constant const
 #define device
 #define kernel
