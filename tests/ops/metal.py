@@ -1,5 +1,6 @@
 """The sources of the Metal ops, put together as their build does, and as a device of the shim."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -20,8 +21,11 @@ def write_kernels(folder: Path) -> None:
     (folder / "dflash2-kernels.inc").write_text(f'R"metal({kernels()})metal"\n', encoding="utf-8")
 
 
-def build_metal(folder: Path, ggml: Path) -> Path:
-    """Builds encoders and kernels into a library in `folder`."""
+@functools.cache
+def build_metal(ggml: Path) -> Path:
+    """Builds encoders and kernels into a library beside the sources of ggml, once."""
+    folder = ggml.with_name("metal")
+    folder.mkdir()
     write_kernels(folder)
     sources = [METAL / "dflash2-metal.cpp", Path(__file__).with_name("metal_shim.cpp")]
     system = [ggml / "include", ggml / "src", ggml / "src" / "ggml-metal"]

@@ -30,10 +30,10 @@ TYPES_OF_32 = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.IQ4_N
 TYPES_OF_256 = (Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS)
 
 
-def build_cuda(folder: Path, ggml: Path) -> Path:
+def build_cuda(ggml: Path) -> Path:
     sources = [*sorted(CUDA.glob("*.cu")), OPS / "cuda_shim.cpp"]
     includes = [CUDA, ROOT / "ggml_ops", SHIM / "cuda"]
-    return build(folder / "cuda.so", sources, includes, [ggml / "include", ggml / "src"])
+    return build(ggml.with_name("cuda.so"), sources, includes, [ggml / "include", ggml / "src"])
 
 
 BUILD = {"cuda": build_cuda, "metal": build_metal}
@@ -47,8 +47,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def device(name: str, ggml_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    return Device(BUILD[name](tmp_path_factory.mktemp(name), ggml_tree))
+def device(name: str, ggml_tree: Path) -> Device:
+    return Device(BUILD[name](ggml_tree))
 
 
 def conv(

@@ -80,8 +80,8 @@ def test_kernels_keep_to_their_address_spaces(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def library(ggml_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(build_metal(tmp_path_factory.mktemp("metal"), ggml_tree)))
+def library(ggml_tree: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build_metal(ggml_tree)))
     library.metal_supports.argtypes = [c_int, c_int, c_bool, c_bool, c_int]
     library.metal_supports.restype = c_bool
     return library
