@@ -1,4 +1,4 @@
-// The CUDA ops as a device of the shim, for test_cuda_shim.py.
+// The CUDA ops as a device of the shim, for test_gpu_shim.py.
 
 #include "dflash2.cuh"
 

@@ -1,4 +1,4 @@
-"""The CUDA sources, launched and run by the shim on the CPU, against the formulas.
+"""The sources of CUDA and Metal, launched and run by the shim on the CPU, against the formulas.
 
 Every call runs twice: with guard pages behind the buffers, and in front of them with all threads
 in the other order.
@@ -16,21 +16,39 @@ from shim import ROOT, SHIM, Device, Fault, build, dense, rows, table
 
 from . import oracle
 from .ggml import F32, store
+from .metal import build_metal
 from .test_ops_conv import GOLDEN_BASE, GOLDEN_COEFF, GOLDEN_INPUT, GOLDEN_OUTPUT
 from .test_ops_conv import random_case as conv_case
 from .test_ops_score import GOLDEN, GOLDEN_SCORES, Case
 from .test_ops_score import random_case as score_case
 from .test_ops_topk import ROWS, distinct
 
+OPS = Path(__file__).parent
 CUDA = ROOT / "ggml_ops" / "cuda"
+
+TYPES_OF_32 = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.IQ4_NL)
+TYPES_OF_256 = (Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS)
+
+
+def build_cuda(ggml: Path) -> Path:
+    sources = [*sorted(CUDA.glob("*.cu")), OPS / "cuda_shim.cpp"]
+    includes = [CUDA, ROOT / "ggml_ops", SHIM / "cuda"]
+    return build(ggml.with_name("cuda.so"), sources, includes, [ggml / "include", ggml / "src"])
+
+
+BUILD = {"cuda": build_cuda, "metal": build_metal}
+# quantized types of the tables that a device reads
+QUANTIZED = {"cuda": {*TYPES_OF_32, *TYPES_OF_256}, "metal": {Type.Q4_0, Type.Q8_0}}
+
+
+@pytest.fixture(scope="module", params=BUILD)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def device(ggml_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    sources = [*sorted(CUDA.glob("*.cu")), Path(__file__).with_name("cuda_shim.cpp")]
-    library = tmp_path_factory.mktemp("cuda") / "cuda_shim.so"
-    includes = [CUDA, ROOT / "ggml_ops", SHIM / "cuda"]
-    return Device(build(library, sources, includes, [ggml_tree / "include", ggml_tree / "src"]))
+def device(name: str, ggml_tree: Path) -> Device:
+    return Device(BUILD[name](ggml_tree))
 
 
 def conv(
@@ -81,7 +99,7 @@ def test_conv_released_shapes(device: Device, n_channels: int) -> None:
     assert_conv(device, *case, 1, 8)
 
 
-# rows that whole vectors can be read of, and rows that they cannot: of one source, and of all
+# rows that whole vectors can be read of, and rows that they cannot: of each source alone, and of all
 @pytest.mark.parametrize("gaps", [(4, 4, 8), (1, 0, 0), (0, 1, 0), (0, 0, 2), (3, 1, 2)])
 def test_conv_rows_of_views(device: Device, gaps: tuple[int, int, int]) -> None:
     case = conv_case(2, 16, 272, 12, np.random.default_rng(0))
@@ -197,23 +215,16 @@ def test_score_every_size(device: Device, k: int, rank: int, kind: Type) -> None
     assert_score(device, score_case(k, rank, 3, 2, kind=kind))
 
 
-@pytest.mark.parametrize(
-    ("kind", "rank"),
-    [
-        *(
-            (kind, 96)
-            for kind in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.IQ4_NL)
-        ),
-        *(
-            (kind, 512)
-            for kind in (Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS)
-        ),
-    ],
-    ids=lambda value: value.name if isinstance(value, Type) else str(value),
-)
-def test_score_quantized_tables(device: Device, kind: Type, rank: int) -> None:
+@pytest.mark.parametrize("kind", TYPES_OF_32 + TYPES_OF_256, ids=lambda kind: kind.name)
+def test_score_quantized_tables(device: Device, name: str, kind: Type) -> None:
+    rank = 96 if kind in TYPES_OF_32 else 512
     for k in (1, 16, 33):
-        assert_score(device, score_case(k, rank, 2, 2, kind=kind))
+        case = score_case(k, rank, 2, 2, kind=kind)
+        if kind in QUANTIZED[name]:
+            assert_score(device, case)
+        else:
+            with pytest.raises(Fault, match="not supported"):
+                score(device, case)
 
 
 def test_score_table_that_cannot_be_read(device: Device) -> None:
