@@ -99,7 +99,7 @@ def test_conv_released_shapes(device: Device, n_channels: int) -> None:
     assert_conv(device, *case, 1, 8)
 
 
-# rows that whole vectors can be read of, and rows that they cannot: of each source alone, and of all
+# rows that whole vectors can be read of, and rows that they cannot: of one source, and of all
 @pytest.mark.parametrize("gaps", [(4, 4, 8), (1, 0, 0), (0, 1, 0), (0, 0, 2), (3, 1, 2)])
 def test_conv_rows_of_views(device: Device, gaps: tuple[int, int, int]) -> None:
     case = conv_case(2, 16, 272, 12, np.random.default_rng(0))
