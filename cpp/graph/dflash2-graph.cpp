@@ -51,8 +51,8 @@ void dflash2_build_selector(const llm_graph_context & graph,
                             ggml_tensor *             tokens) {
     const auto &  hparams = graph.hparams;
     const int     n_cand  = model.dflash_selector_hidden ? (int) hparams.dflash_selector_top_k : 1;
-    ggml_tensor * ids     = (fused(graph) ? ggml_dflash2_topk : ggml_dflash2_topk_composed)(
-        graph.ctx0, logits, n_cand, graph.cparams.dflash2_n_vocab);
+    ggml_tensor * ids = (fused(graph) ? ggml_dflash2_topk : ggml_dflash2_topk_composed)(graph.ctx0, logits, n_cand,
+                                                                                        graph.cparams.dflash2_n_vocab);
     graph.cb(ids, "dflash2_ids", -1);
     ggml_set_output(ids);
     ggml_build_forward_expand(graph.gf, ids);
