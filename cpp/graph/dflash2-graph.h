@@ -15,11 +15,13 @@ ggml_tensor * dflash2_build_conv(const llm_graph_context & graph,
                                  ggml_tensor *             residual,
                                  int                       side);
 
-// The rows of `hidden`, [n_embd, tokens], that are slots: [n_embd, slots of all blocks]. Null when the blocks have none
-ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden);
+// The rows of `hidden`, [n_embd, tokens], that are slots, for a product with `head`: [n_embd, slots of all blocks], and
+// zeros after them where that makes the product faster. Null when the blocks have none
+ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, const ggml_tensor * head);
 
 // Candidates and scores as outputs of the graph; of DFlash 1, which has no selector, the best candidate alone.
-// logits: [n_vocab, slots] of the head, not transformed yet; slots: [n_embd, slots]; tokens: ids of the blocks
+// logits: [n_vocab, rows] of the head, not transformed yet; slots: [n_embd, rows] of dflash2_slot_rows(); tokens: ids of
+// the blocks
 void dflash2_build_selector(const llm_graph_context & graph,
                             const llama_model &       model,
                             ggml_tensor *             logits,

@@ -25,9 +25,11 @@ class Shape(Sizes):
     n_vocab: int
     n_layer_drafter: int = 5
     target_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0
+    head_type: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.Q8_0
 
 
 QWEN3_0_6B = Shape(1024, 3072, 16, 8, 128, n_layer=28, n_vocab=151_936)
+# its target in the types that llama-quantize makes of it for Q4_0
 QWEN3_4B = Shape(
     2560,
     9728,
@@ -37,6 +39,7 @@ QWEN3_4B = Shape(
     n_layer=36,
     n_vocab=151_936,
     target_type=gguf.GGMLQuantizationType.Q4_0,
+    head_type=gguf.GGMLQuantizationType.Q6_K,
 )
 # of the same architecture, for runs that only try the benchmark out
 SMALL = Shape(288, 96, 4, 2, 32, n_layer=6, n_vocab=4096)
@@ -55,6 +58,7 @@ def write_random_pair(folder: Path, shape: Shape = QWEN3_0_6B) -> Pair:
             shape,
             seed=1,
             weights=_BLOCKS[shape.target_type],
+            head=_BLOCKS[shape.head_type],
         )
     if not pair.drafter.exists():
         metadata = _drafter_metadata(shape) | dflash2_metadata(_N_TAP, _GROUP, _RANK, _TOP_K)
@@ -181,6 +185,7 @@ def _write(
     shape: Shape,
     seed: int,
     weights: "_Blocks | None" = None,
+    head: "_Blocks | None" = None,
 ) -> None:
     """Writes tensor by tensor: no more than the largest is ever in memory."""
     unfinished = path.with_suffix(".part")
@@ -189,10 +194,11 @@ def _write(
     for key, value in metadata.items():
         add_value(writer, arch + key if key.startswith(".") else key, value)
     weights = weights or _BLOCKS[gguf.GGMLQuantizationType.Q8_0]
+    blocks = {name: head if head and name == "token_embd.weight" else weights for name in tensors}
     for name, size in tensors.items():
         if len(size) == 2:
-            n_bytes = int(np.prod(size)) // _BLOCK_VALUES * weights.dtype.itemsize
-            writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes, weights.type)
+            n_bytes = int(np.prod(size)) // blocks[name].n_values * blocks[name].dtype.itemsize
+            writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes, blocks[name].type)
         else:
             n_bytes = 4 * int(np.prod(size))
             writer.add_tensor_info(name, size, np.dtype(np.float32), n_bytes)
@@ -201,12 +207,9 @@ def _write(
     writer.write_ti_data_to_file()
     rng = np.random.default_rng(seed)
     for name, size in tensors.items():
-        writer.write_tensor_data(_random(rng, name, size, weights))
+        writer.write_tensor_data(_random(rng, name, size, blocks[name]))
     writer.close()
     unfinished.rename(path)
-
-
-_BLOCK_VALUES = 32
 
 
 @dataclass(frozen=True)
@@ -214,10 +217,12 @@ class _Blocks:
     """ggml's blocks of a type: a scale, and bytes that may all be random.
 
     Attributes:
-        largest: Of the numbers that a block can hold, in scales.
+        n_values: Numbers of a block.
+        largest: Of them, in scales.
     """
 
     type: gguf.GGMLQuantizationType
+    n_values: int
     dtype: np.dtype[Any]
     largest: int
 
@@ -227,13 +232,21 @@ _BLOCKS = {
     for blocks in (
         _Blocks(
             gguf.GGMLQuantizationType.Q8_0,
-            np.dtype([("scale", "<f2"), ("bytes", "i1", (_BLOCK_VALUES,))]),
+            32,
+            np.dtype([("scale", "<f2"), ("bytes", "i1", (32,))]),
             127,
         ),
         _Blocks(
             gguf.GGMLQuantizationType.Q4_0,
-            np.dtype([("scale", "<f2"), ("bytes", "i1", (_BLOCK_VALUES // 2,))]),
+            32,
+            np.dtype([("scale", "<f2"), ("bytes", "i1", (16,))]),
             8,
+        ),
+        _Blocks(
+            gguf.GGMLQuantizationType.Q6_K,
+            256,
+            np.dtype([("bytes", "i1", (192,)), ("scales", "i1", (16,)), ("scale", "<f2")]),
+            32,
         ),
     )
 }
@@ -257,7 +270,7 @@ def _random(
         std = 1.0
     elif "_conv_proj" in name:
         std *= 0.1
-    blocks = np.empty(int(np.prod(size)) // _BLOCK_VALUES, weights.dtype)
+    blocks = np.ones(int(np.prod(size)) // weights.n_values, weights.dtype)
     blocks["bytes"] = rng.integers(-127, 128, blocks["bytes"].shape, np.int8)
     # evenly spread numbers: the largest is sqrt(3) deviations
     blocks["scale"] = std * 3**0.5 / weights.largest
