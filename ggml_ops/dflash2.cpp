@@ -67,6 +67,10 @@ void check_topk(const ggml_tensor * logits, int k, int n_vocab) {
     DFLASH2_RANGE("topk", "k", k, 1, std::min(n_vocab, GGML_DFLASH2_MAX_CANDIDATES));
 }
 
+bool is_readable(ggml_type type) {
+    return type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float;
+}
+
 void check_score(const ggml_tensor * logits,
                  const ggml_tensor * ids,
                  const ggml_tensor * gate,
@@ -82,14 +86,13 @@ void check_score(const ggml_tensor * logits,
     DFLASH2_EXPECT("score", "ids ne[1]", ids->ne[1], logits->ne[1]);
     DFLASH2_EXPECT("score", "ids ne[2] * ne[3]", ids->ne[2] * ids->ne[3], 1);
     DFLASH2_EXPECT("score", "gate ne[1]", gate->ne[1], logits->ne[1]);
-    DFLASH2_EXPECT("score", "predecessor type F32 or with a conversion to it",
-                   predecessor->type == GGML_TYPE_F32 || ggml_get_type_traits(predecessor->type)->to_float, 1);
+    DFLASH2_EXPECT("score", "predecessor type F32 or with a conversion to it", is_readable(predecessor->type), 1);
     DFLASH2_EXPECT("score", "predecessor contiguous", ggml_is_contiguous(predecessor), 1);
     DFLASH2_EXPECT("score", "predecessor ne[0]", predecessor->ne[0], gate->ne[0]);
     DFLASH2_EXPECT("score", "predecessor ne[1]", predecessor->ne[1], logits->ne[0]);
     DFLASH2_EXPECT("score", "predecessor ne[2] * ne[3]", predecessor->ne[2] * predecessor->ne[3], 1);
     DFLASH2_EXPECT("score", "successor contiguous", ggml_is_contiguous(successor), 1);
-    DFLASH2_EXPECT("score", "successor type", successor->type, predecessor->type);
+    DFLASH2_EXPECT("score", "successor type F32 or with a conversion to it", is_readable(successor->type), 1);
     DFLASH2_EXPECT("score", "successor as predecessor", ggml_are_same_shape(successor, predecessor), 1);
     DFLASH2_EXPECT("score", "anchors type", anchors->type, GGML_TYPE_I32);
     DFLASH2_RANGE("score", "n_slots", n_slots, 1, logits->ne[1]);
@@ -263,15 +266,18 @@ ggml_tensor * ggml_dflash2_score_composed(ggml_context * ctx,
     return ggml_add(ctx, all, ggml_reshape_4d(ctx, unary, k, 1, n_slots, n_seqs));
 }
 
-bool ggml_dflash2_is_native(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+bool ggml_dflash2_is_native(ggml_backend_sched_t sched, ggml_cgraph * graph, ggml_op op) {
+    // an accelerator of the CPU, such as BLAS, has the same memory
     const auto on_cpu = [sched](ggml_tensor * tensor) {
         ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched, tensor);
-        return backend && ggml_backend_dev_type(ggml_backend_get_device(backend)) == GGML_BACKEND_DEVICE_TYPE_CPU;
+        const auto     type =
+            backend ? ggml_backend_dev_type(ggml_backend_get_device(backend)) : GGML_BACKEND_DEVICE_TYPE_GPU;
+        return type == GGML_BACKEND_DEVICE_TYPE_CPU || type == GGML_BACKEND_DEVICE_TYPE_ACCEL;
     };
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
         ggml_tensor * node = ggml_graph_node(graph, i);
-        const bool    ours = node->op >= GGML_OP_DFLASH2_CONV && node->op <= GGML_OP_DFLASH2_SCORE;
-        if (ours && on_cpu(node) && !on_cpu(node->src[0])) {
+        // a source that comes from another device is a copy by now, which belongs to no backend
+        if (node->op == op && on_cpu(node) && !on_cpu(node->src[0])) {
             return false;
         }
     }

@@ -55,8 +55,8 @@ ggml_dflash2_topk(struct ggml_context * ctx, struct ggml_tensor * logits, int k,
 //   ids          I32 [K, rows], contiguous; each in 0 .. V - 1
 //   gate         F32 [r, rows], rows strided
 //   predecessor  F32, F16, BF16 or quantized [r, V], contiguous
-//   successor    the same type and shape
-//   anchors      I32 [sequences], strided; each in 0 .. V - 1
+//   successor    likewise
+//   anchors      I32 [sequences] or [1, sequences], strided; each in 0 .. V - 1
 // Returns F32 [K candidates, K predecessors, n_slots, sequences], contiguous.
 GGML_API struct ggml_tensor * ggml_dflash2_score(struct ggml_context * ctx,
                                                  struct ggml_tensor *  logits,
@@ -92,9 +92,9 @@ GGML_API struct ggml_tensor * ggml_dflash2_score_composed(struct ggml_context * 
                                                           float                 multiplier,
                                                           float                 softcap);
 
-// Whether every node of these ops runs where its first source was computed: where a device lacks an op, the scheduler
-// takes it to the CPU and back. The graph must have been split by `sched`.
-GGML_API bool ggml_dflash2_is_native(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+// Whether every node of this op runs where its first source was computed: where a GPU lacks an op, the scheduler takes it
+// to the CPU and back. The graph must have been split by `sched`.
+GGML_API bool ggml_dflash2_is_native(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum ggml_op op);
 
 // For kernels: the arguments of a node beside its sources.
 //   conv:  src x, coeff, base, residual or NULL           int32 op_params: side, n_block_rows

@@ -1,6 +1,12 @@
 """The drafter's graph: fused, composed and llama.cpp's own draft the same."""
 
-from collections.abc import Callable
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +15,9 @@ import numpy as np
 import pytest
 from dflash2 import Dflash2Engine, ModelLoadError, SamplingParams, _core
 from dflash2.options import FusedOps
+from dflash2.programs import program_path
 from reference import Target
-from tiny import Pair, mutate_gguf
+from tiny import Pair, mutate_gguf, write_dense_target
 
 N_CONTEXT, ANCHOR = 40, 65
 FUSED_AND_COMPOSED: tuple[FusedOps, ...] = ("fused", "composed")
@@ -22,6 +29,8 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "four-layers": {"n_layer": 4},
     "sliding-causal": {"window": 32, "causal": True},
     "three-taps": {"n_tap": 3},
+    "many-layers-and-taps": {"n_layer": 5, "n_tap": 8},
+    "rank-one": {"rank": 1},
     "more-taps-than-rows": {"n_tap": 4, "block_size": 3},
     "one-slot": {"block_size": 2},
     "groups-of-one": {"group": 1},
@@ -138,6 +147,88 @@ def test_demo_pair(golden: Path, demo_target: Path, demo_drafter: Path, n_thread
         expected_ids, expected = draft(composed, context, anchor)
         np.testing.assert_array_equal(ids, expected_ids)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("block_size", range(2, 10))
+@pytest.mark.parametrize("dtype", ["q4_0", "q8_0"])
+def test_rows_that_fill_a_tile(
+    dtype: str, block_size: int, tiny_folder: Path, make_drafter: Callable[..., Path]
+) -> None:
+    """Products with such a head are fastest for some numbers of rows, and rows are added for it."""
+    target = tiny_folder / f"head-{dtype}.gguf"
+    if not target.exists():
+        write_dense_target(target, dtype=dtype)
+    path = make_drafter(block_size=block_size)
+    fused, upstream = (open_engine(target, path, graph) for graph in ("fused", "upstream"))
+    rng = np.random.default_rng(block_size)
+    rows = rng.standard_normal((8, len(fused.tap_layers) * 288)).astype(np.float32)
+    ids, scores = draft(fused, rows, ANCHOR)
+    their_ids, their_scores = draft(upstream, rows, ANCHOR)
+    np.testing.assert_array_equal(np.sort(ids), np.sort(their_ids))
+    np.testing.assert_allclose(
+        np.sort(scores[0, 0]), np.sort(their_scores[0, 0]), rtol=0, atol=TOLERANCE
+    )
+
+
+def test_automatic(dense_pair: Pair) -> None:
+    """Whatever the CPU is, it has the ops."""
+    with Dflash2Engine(*dense_pair, device="cpu", n_ctx=64) as engine:
+        assert engine.stats.fused_ops == "fused"
+
+
+def test_tables_of_two_types(tmp_path: Path, dense_pair: Pair, outputs: list[np.ndarray]) -> None:
+    """As llama-quantize makes them where it is told types tensor by tensor."""
+    mixed = tmp_path / "mixed.gguf"
+    half = {"selector_successor.weight": gguf.GGMLQuantizationType.F16}
+    mutate_gguf(dense_pair.drafter, mixed, set_type=half)
+    fused, composed = (
+        open_engine(dense_pair.target, mixed, fused_ops) for fused_ops in FUSED_AND_COMPOSED
+    )
+    rows = features(outputs, fused)
+    ids, scores = draft(fused, rows, ANCHOR)
+    expected_ids, expected = draft(composed, rows, ANCHOR)
+    np.testing.assert_array_equal(ids, expected_ids)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_remote_device(wavering_pair: Pair) -> None:
+    """A device without the ops runs the composed graph, and drafts what the CPU drafts."""
+    with running_rpc_server() as address:
+        options = ["-m", wavering_pair.target, "-md", wavering_pair.drafter, "--depth", 7]
+        options += ["-p", "abc", "-n", 24, "--temp", 0, "--raw", "--trace", "--json", "-c", 128]
+        here, there = (
+            run_program([sys.executable, "-m", "dflash2", "generate", *options, *device])
+            for device in (["--device", "cpu"], ["--rpc", address, "--device", "RPC0"])
+        )
+    assert here["stats"]["fused_ops"] == "fused"
+    assert there["stats"]["fused_ops"] == "composed"
+    assert here["token_ids"] == there["token_ids"]
+    assert here["trace"] == there["trace"]
+    assert here["stats"]["accepted_tokens"] > 0
+
+
+def run_program(command: list[object]) -> Any:
+    child = subprocess.run([str(part) for part in command], capture_output=True, check=False)
+    assert child.returncode == 0, child.stderr.decode()
+    return json.loads(child.stdout)
+
+
+@contextmanager
+def running_rpc_server() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = program_path("ggml-rpc-server")
+    server = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(port)])
+    try:
+        for _ in range(100):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_batches_of_sequences(wavering_pair: Pair) -> None:

@@ -21,7 +21,7 @@ struct Stats {
     std::vector<int64_t> depth_histogram;        // [n]: cycles that verified n draft tokens
 
     std::string verify_rule;  // "match", "reject", "block"; "none" without a drafter; "mixed" in a total of several
-    std::string fused_ops;    // "fused", "composed" or "upstream"; "none" without a drafter
+    std::string fused_ops;    // "fused", "composed", "fused but for score", "upstream"; "none" without a drafter
 
     // What passes cost on this machine, as the engine has measured: (rows of the decode, ms), in a total only.
     std::vector<std::pair<int32_t, double>> verify_ms;

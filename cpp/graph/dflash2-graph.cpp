@@ -8,9 +8,8 @@
 
 namespace {
 
-bool fused(const llm_graph_context & graph) {
-    // the graph that finds out is the fused one
-    return graph.cparams.dflash2 != LLAMA_DFLASH2_COMPOSED;
+bool fused(const llm_graph_context & graph, llama_dflash2 op) {
+    return (graph.cparams.dflash2 & op) != 0;
 }
 
 int64_t block_rows(const llm_graph_context & graph) {
@@ -21,10 +20,21 @@ int64_t slot_count(const llm_graph_context & graph) {
     return graph.n_tokens - graph.ubatch.n_seqs_unq;
 }
 
+// Its memory is read after the graph. The allocator frees that of a view with the tensor it views
+void keep(ggml_tensor * tensor) {
+    ggml_set_output(tensor);
+    if (tensor->view_src) {
+        ggml_set_output(tensor->view_src);
+    }
+}
+
 bool on_cpu(const ggml_tensor * weight) {
-    ggml_backend_dev_t device =
-        weight->buffer ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(weight->buffer)) : nullptr;
-    return device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    if (!weight->buffer) {
+        return false;
+    }
+    // the plain buffers of the CPU say no device
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(weight->buffer));
+    return !device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
 // Rows with which a product of n rows is fastest. ggml's kernels for the CPU take rows of some types in tiles and what is
@@ -50,14 +60,22 @@ int64_t fast_rows(const ggml_tensor * weight, int64_t n) {
 
 }  // namespace
 
+int32_t dflash2_resolve(ggml_backend_sched * sched, ggml_cgraph * graph) {
+    int32_t mode = LLAMA_DFLASH2_COMPOSED;
+    mode |= ggml_dflash2_is_native(sched, graph, GGML_OP_DFLASH2_CONV) ? LLAMA_DFLASH2_CONV : 0;
+    mode |= ggml_dflash2_is_native(sched, graph, GGML_OP_DFLASH2_TOPK) ? LLAMA_DFLASH2_TOPK : 0;
+    mode |= ggml_dflash2_is_native(sched, graph, GGML_OP_DFLASH2_SCORE) ? LLAMA_DFLASH2_SCORE : 0;
+    return mode;
+}
+
 ggml_tensor * dflash2_build_conv(const llm_graph_context & graph,
                                  ggml_tensor *             hidden,
                                  ggml_tensor *             dynamic,
                                  ggml_tensor *             base,
                                  ggml_tensor *             residual,
                                  int                       side) {
-    return (fused(graph) ? ggml_dflash2_conv : ggml_dflash2_conv_composed)(graph.ctx0, hidden, dynamic, base, residual,
-                                                                           side, (int) block_rows(graph));
+    return (fused(graph, LLAMA_DFLASH2_CONV) ? ggml_dflash2_conv : ggml_dflash2_conv_composed)(
+        graph.ctx0, hidden, dynamic, base, residual, side, (int) block_rows(graph));
 }
 
 ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, const ggml_tensor * head) {
@@ -90,10 +108,10 @@ void dflash2_build_selector(const llm_graph_context & graph,
     slots                 = ggml_view_2d(graph.ctx0, slots, slots->ne[0], n_slots, slots->nb[1], 0);
 
     const int     n_cand = model.dflash_selector_hidden ? (int) hparams.dflash_selector_top_k : 1;
-    ggml_tensor * ids = (fused(graph) ? ggml_dflash2_topk : ggml_dflash2_topk_composed)(graph.ctx0, logits, n_cand,
-                                                                                        graph.cparams.dflash2_n_vocab);
+    ggml_tensor * ids    = (fused(graph, LLAMA_DFLASH2_TOPK) ? ggml_dflash2_topk : ggml_dflash2_topk_composed)(
+        graph.ctx0, logits, n_cand, graph.cparams.dflash2_n_vocab);
     graph.cb(ids, "dflash2_ids", -1);
-    ggml_set_output(ids);
+    keep(ids);
     ggml_build_forward_expand(graph.gf, ids);
     graph.res->t_dflash2_ids = ids;
     if (!model.dflash_selector_hidden) {
@@ -103,17 +121,17 @@ void dflash2_build_selector(const llm_graph_context & graph,
     const int64_t n_rows  = block_rows(graph);
     ggml_tensor * anchors = ggml_view_2d(graph.ctx0, tokens, 1, graph.ubatch.n_seqs_unq, n_rows * tokens->nb[0], 0);
     ggml_tensor * gate    = graph.build_lora_mm(model.dflash_selector_hidden, slots);
-    ggml_tensor * scores  = (fused(graph) ? ggml_dflash2_score : ggml_dflash2_score_composed)(
+    ggml_tensor * scores  = (fused(graph, LLAMA_DFLASH2_SCORE) ? ggml_dflash2_score : ggml_dflash2_score_composed)(
         graph.ctx0, logits, ids, gate, model.dflash_selector_prev, model.dflash_selector_next, anchors,
         (int) n_rows - 1, hparams.f_logit_scale, hparams.f_final_logit_softcapping);
     graph.cb(scores, "dflash2_scores", -1);
-    ggml_set_output(scores);
+    keep(scores);
     ggml_build_forward_expand(graph.gf, scores);
     graph.res->t_dflash2_scores = scores;
 }
 
-llama_dflash2 llama_get_dflash2(const llama_context * ctx) {
-    return (llama_dflash2) ctx->get_cparams().dflash2;
+int32_t llama_get_dflash2(const llama_context * ctx) {
+    return ctx->get_cparams().dflash2;
 }
 
 bool llama_read_dflash2(llama_context * ctx, int32_t * ids, size_t n_ids, float * scores, size_t n_scores) {

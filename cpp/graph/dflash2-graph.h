@@ -1,11 +1,18 @@
 #pragma once
 
+#include <cstdint>
+
 // The parts of a DFlash 2 drafter's graph that are built on the ops of ggml-dflash2.h, fused or composed as
 // cparams.dflash2 says. The tensors are those of upstream's graph in src/models/dflash.cpp.
 
+struct ggml_backend_sched;
+struct ggml_cgraph;
 struct ggml_tensor;
 struct llama_model;
 struct llm_graph_context;
+
+// What LLAMA_DFLASH2_AUTO comes to, for a graph that was built with it and split by `sched`
+int32_t dflash2_resolve(ggml_backend_sched * sched, ggml_cgraph * graph);
 
 // hidden: [n_embd, tokens], dynamic: the projection's output, base: [n_embd, taps, 2], residual: null or [n_embd, tokens]
 ggml_tensor * dflash2_build_conv(const llm_graph_context & graph,

@@ -9,13 +9,18 @@
 // run the head on slot rows only and leave ids and scores as they are.
 enum llama_dflash2 {
     LLAMA_DFLASH2_UPSTREAM = 0,
-    LLAMA_DFLASH2_AUTO     = 1,  // fused where every device of the drafter has the ops, else composed
-    LLAMA_DFLASH2_FUSED    = 2,
-    LLAMA_DFLASH2_COMPOSED = 3,
+    // composed but for the ops that are named
+    LLAMA_DFLASH2_COMPOSED = 8,
+    LLAMA_DFLASH2_CONV     = 1,
+    LLAMA_DFLASH2_TOPK     = 2,
+    LLAMA_DFLASH2_SCORE    = 4,
+    LLAMA_DFLASH2_FUSED    = LLAMA_DFLASH2_COMPOSED | LLAMA_DFLASH2_CONV | LLAMA_DFLASH2_TOPK | LLAMA_DFLASH2_SCORE,
+    // of the fused ops those that run where their input is: the others would be taken to the CPU and back
+    LLAMA_DFLASH2_AUTO = 16 | LLAMA_DFLASH2_FUSED,
 };
 
-// Which graph a context has: never LLAMA_DFLASH2_AUTO
-LLAMA_API llama_dflash2 llama_get_dflash2(const llama_context * ctx);
+// What a context has: never LLAMA_DFLASH2_AUTO
+LLAMA_API int32_t llama_get_dflash2(const llama_context * ctx);
 
 // Copies what the last decode of blocks left: `ids` I32 [sequences][slots][K], ordered by (logit descending, id
 // ascending), and `scores` F32 [sequences][slots][K predecessors][K candidates]; n_ids, n_scores: elements of each.

@@ -27,8 +27,13 @@ int32_t graph_of(const std::string & fused_ops) {
 // Ids that a drafter may take. The rest at the end pads the tables to a round size, and no tokenizer makes it
 int32_t real_vocabulary(const llama_vocab * vocab, const DrafterInfo & info) {
     int32_t n = llama_vocab_n_tokens(vocab);
-    while (n > info.n_cand && (llama_vocab_get_attr(vocab, n - 1) & LLAMA_TOKEN_ATTR_UNUSED) != 0) {
+    while (n > 0 && (llama_vocab_get_attr(vocab, n - 1) & LLAMA_TOKEN_ATTR_UNUSED) != 0) {
         --n;
+    }
+    if (n < std::max(1, info.n_cand)) {
+        throw ModelMismatch("[load] the drafter chooses among " + std::to_string(std::max(1, info.n_cand)) +
+                            " candidates, but only " + std::to_string(n) +
+                            " tokens of the target are not marked as unused: convert the target again");
     }
     return n;
 }
@@ -246,15 +251,19 @@ Lattice Drafter::read_argmax(int32_t block, int32_t depth) const {
     return lattice;
 }
 
-const char * Drafter::fused_ops() const {
-    switch (llama_get_dflash2(context_.get())) {
-    case LLAMA_DFLASH2_FUSED:
-        return "fused";
-    case LLAMA_DFLASH2_COMPOSED:
-        return "composed";
-    default:
+std::string Drafter::fused_ops() const {
+    const int32_t mode = llama_get_dflash2(context_.get());
+    if (mode == LLAMA_DFLASH2_UPSTREAM) {
         return "upstream";
     }
+    if (mode == LLAMA_DFLASH2_FUSED || mode == LLAMA_DFLASH2_COMPOSED) {
+        return mode == LLAMA_DFLASH2_FUSED ? "fused" : "composed";
+    }
+    std::string names = "fused but for";
+    names += (mode & LLAMA_DFLASH2_CONV) == 0 ? " conv" : "";
+    names += (mode & LLAMA_DFLASH2_TOPK) == 0 ? " topk" : "";
+    names += (mode & LLAMA_DFLASH2_SCORE) == 0 ? " score" : "";
+    return names;
 }
 
 bool Drafter::trim(llama_seq_id seq, llama_pos p) {

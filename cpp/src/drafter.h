@@ -41,7 +41,7 @@ public:
     // Most tokens that can be drafted at `pos`: the cache is as long as the target's, so the last positions have fewer.
     int32_t room(llama_pos pos) const;
     // Drafts `depth` tokens for each block, those of neighbouring sequences in one decode; the cache is as before.
-    // [blocks], in the order of their sequences. throws Error, Interrupted
+    // [blocks], which come in the order of their sequences. throws Error, Interrupted
     std::vector<Lattice> draft(const std::vector<Block> & blocks, int32_t depth);
 
     // As the target's
@@ -55,7 +55,7 @@ public:
     llama_context *     context() const { return context_.get(); }
     const DrafterInfo & info() const { return info_; }
     // How the ops of DFlash 2 run, as Stats::fused_ops says it
-    const char * fused_ops() const;
+    std::string fused_ops() const;
 
 private:
     // Rows of consecutive positions

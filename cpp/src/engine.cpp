@@ -124,7 +124,8 @@ Engine::Impl::Impl(const EngineOptions & options) : n_parallel(options.n_paralle
         drafter = std::make_unique<Drafter>(options, backend, *target, info, depth);
         llama_set_abort_callback(drafter->context(), is_interrupted, this);
         log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") +
-                                     std::to_string(depth) + " tokens a cycle, verify rule " + options.verify);
+                                     std::to_string(depth) + " tokens a cycle, verify rule " + options.verify +
+                                     ", ops of the drafter " + drafter->fused_ops());
     }
     llama_set_abort_callback(target->context(), is_interrupted, this);
     loop = std::make_unique<Loop>(

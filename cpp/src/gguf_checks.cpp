@@ -88,7 +88,11 @@ void check_shape(const GgufFile & file, const std::string & name, const std::vec
     if (found.empty()) {
         bad_file(file, "tensor " + name + " is missing, a model with these settings needs it: convert the file again");
     }
-    if (found != wanted) {
+    std::vector<int64_t> dense = wanted;
+    while (dense.size() > 1 && dense.back() == 1) {
+        dense.pop_back();
+    }
+    if (found != dense) {
         bad_file(file, "tensor " + name + " has shape " + to_string(found) + ", its settings need " +
                            to_string(wanted) + ": convert the file again");
     }

@@ -225,6 +225,15 @@ bool GgufFile::has_tensor(const std::string & name) const {
     return gguf_find_tensor(gguf_.get(), name.c_str()) >= 0;
 }
 
+bool GgufFile::is_readable(const std::string & name) const {
+    const int64_t id = gguf_find_tensor(gguf_.get(), name.c_str());
+    if (id < 0) {
+        return false;
+    }
+    const ggml_type type = gguf_get_tensor_type(gguf_.get(), id);
+    return type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float;
+}
+
 bool GgufFile::is_f32(const std::string & name) const {
     const int64_t id = gguf_find_tensor(gguf_.get(), name.c_str());
     return id >= 0 && gguf_get_tensor_type(gguf_.get(), id) == GGML_TYPE_F32;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace dflash2 {
 
@@ -64,6 +65,14 @@ void check_selector(const GgufFile & file, DrafterInfo & info, int64_t n_vocab) 
     if (info.n_cand > n_vocab) {
         bad_file(file, "dflash.selector_top_k " + std::to_string(info.n_cand) + " exceeds the vocabulary of " +
                            std::to_string(n_vocab));
+    }
+
+    // what the best candidates are must not change under the transformation of their logits
+    for (const char * key : { "dflash.logit_scale", "dflash.final_logit_softcapping" }) {
+        const double value = file.number(key).value_or(1);
+        if (!std::isfinite(value) || value < 0) {
+            bad_file(file, std::string(key) + " is " + std::to_string(value) + ", a positive number is needed");
+        }
     }
 
     check_shape(file, "selector_hidden.weight", { H, rank });
@@ -149,9 +158,13 @@ void check_vocabulary(const GgufFile & file, const DrafterInfo & info, int64_t n
     }
 }
 
-// llama.cpp's CPU kernels for these take F32 and end the process over anything else
-void check_f32(const GgufFile & file) {
+// llama.cpp's kernels take numbers everywhere but in d2t, some of those of the CPU F32 alone, and end the process over
+// anything else
+void check_types(const GgufFile & file) {
     for (const std::string & name : file.tensor_names()) {
+        if (name != "d2t" && !file.is_readable(name)) {
+            bad_file(file, "tensor " + name + " holds integers, numbers are needed: convert the drafter again");
+        }
         const auto ends_with = [&](const std::string & end) {
             return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
         };
@@ -219,7 +232,7 @@ DrafterInfo check_drafter(const GgufFile & file) {
     info.mask_token = (Token) *mask;
 
     check_vocabulary(file, info, n_vocab);
-    check_f32(file);
+    check_types(file);
     check_shape(file, "fc.weight", { (int64_t) info.taps.size() * info.n_embd, info.n_embd });
     check_selector(file, info, n_vocab);
     check_attention(file, info);

@@ -173,7 +173,8 @@ static dflash2_score_kernel kernel_for(ggml_type table) {
 
 bool ggml_cuda_dflash2_supported(const ggml_tensor * op) {
     // The other two take every shape of their contract.
-    return op->op != GGML_OP_DFLASH2_SCORE || kernel_for(op->src[3]->type) != nullptr;
+    return op->op != GGML_OP_DFLASH2_SCORE ||
+           (kernel_for(op->src[3]->type) != nullptr && op->src[4]->type == op->src[3]->type);
 }
 
 void ggml_cuda_op_dflash2_score(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
@@ -194,7 +195,7 @@ void ggml_cuda_op_dflash2_score(ggml_backend_cuda_context & ctx, ggml_tensor * d
     args.scores             = (float *) dst->data;
     args.logits_stride      = logits->nb[1] / sizeof(float);
     args.gate_stride        = gate->nb[1] / sizeof(float);
-    args.anchor_stride      = anchors->nb[0];
+    args.anchor_stride      = anchors->nb[anchors->ne[0] == 1];
     args.row_size           = predecessor->nb[1];
     args.k                  = (int) ids->ne[0];
     args.rank               = (int) gate->ne[0];

@@ -90,7 +90,8 @@ bool ggml_metal_dflash2_supported(ggml_metal_device_t dev, const ggml_tensor * o
         return ggml_metal_device_get_props(dev)->has_simdgroup_reduction && can_run(dev, topk_kernel) &&
                can_run(dev, merge_kernel);
     case GGML_OP_DFLASH2_SCORE:
-        return can_read_table(op->src[3]->type) && can_run(dev, score_kernel(op));
+        return can_read_table(op->src[3]->type) && op->src[4]->type == op->src[3]->type &&
+               can_run(dev, score_kernel(op));
     default:
         return false;
     }

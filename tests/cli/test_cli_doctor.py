@@ -30,6 +30,11 @@ def test_doctor_json_survives_a_failed_fetch(
     assert "has no pip" in " ".join(document["errors"])
 
 
+def test_doctor_tells_how_the_ops_run(run: Run) -> None:
+    _, out, _ = run("doctor", "--json")
+    assert json.loads(out)["fused_ops"]["CPU"] == "fused"
+
+
 def test_doctor_fails_without_server(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,17 @@ BROKEN_DRAFTERS: list[tuple[dict[str, Any], str]] = [
     (set_kv("dflash.conv_group_size", 0), "dflash.conv_group_size is 0"),
     (set_kv("dflash.conv_group_size", 7), "288 is not a multiple of dflash.conv_group_size 7"),
     (set_kv("dflash.selector_top_k", 65), "dflash.selector_top_k 65 is more than 64"),
+    (set_kv("dflash.logit_scale", -1.0), "dflash.logit_scale is -1"),
+    (set_kv("dflash.final_logit_softcapping", float("nan")), "softcapping is nan"),
+    *(
+        ({"set_type": {name: gguf.GGMLQuantizationType.I32}}, f"{name} holds integers")
+        for name in (
+            "selector_predecessor.weight",
+            "selector_hidden.weight",
+            "blk.0.ffn_conv_proj.weight",
+            "blk.1.attn_q.weight",
+        )
+    ),
     (set_kv("dflash.block_count", 3), "blk.2.attn_conv_base is missing"),
     (set_kv("dflash.block_count", 4_000_000_000), "dflash.block_count"),
     (set_kv("dflash.attention.head_count", 3), "not a multiple of head_count_kv"),
@@ -173,6 +184,16 @@ def test_broken_target(
 ) -> None:
     with pytest.raises(ModelLoadError, match=message):
         open_engine(mutate_gguf(dense_pair.target, scratch_file, **change))
+
+
+@pytest.mark.parametrize("dflash2", [True, False])
+def test_target_without_used_tokens(
+    scratch_file: Path, dense_target: Path, make_drafter: Make, dflash2: bool
+) -> None:
+    unused = set_kv("tokenizer.ggml.token_type", [int(gguf.TokenType.UNUSED)] * 320)
+    target = mutate_gguf(dense_target, scratch_file, **unused)
+    with pytest.raises(ModelMismatchError, match="only 0 tokens of the target are not marked"):
+        open_engine(target, make_drafter(dflash2=dflash2))
 
 
 @pytest.mark.parametrize(

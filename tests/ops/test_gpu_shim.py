@@ -191,7 +191,8 @@ def score(device: Device, case: Case, gap: int = 0) -> NDArray[Any]:
             table(store(values, case.kind)[0], case.kind)
             for values in (case.predecessor, case.successor)
         ),
-        replace(anchors, ne=anchors.ne[1:], nb=anchors.nb[1:]),
+        # in a row of their own, or each in one, as they lie among the tokens of their blocks
+        replace(anchors, ne=anchors.ne[1:], nb=anchors.nb[1:]) if gap == 0 else anchors,
     ]
     shape = (len(case.anchors), case.n_slots, k, k)
     return device.run("score", sources, [case.n_slots, case.multiplier, case.softcap], shape)

@@ -20,6 +20,7 @@ def mutate_gguf(
     rename: Mapping[str, str] | None = None,
     set_kv: Mapping[str, Any] | None = None,
     resize: Mapping[str, tuple[int, ...]] | None = None,
+    set_type: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
     """Copies a GGUF with changes.
 
@@ -28,11 +29,13 @@ def mutate_gguf(
         rename: new names of keys and tensors.
         set_kv: values of keys, added where missing; a key that exists keeps its type.
         resize: shapes (rows first) of F32 or F16 tensors; their content is repeated or cut.
+        set_type: F16 or I32, of F32 tensors.
     """
     rename, set_kv, resize = dict(rename or {}), dict(set_kv or {}), dict(resize or {})
+    set_type = dict(set_type or {})
     reader = gguf.GGUFReader(source)
     known = {*reader.fields, *(tensor.name for tensor in reader.tensors)}
-    unknown = {*drop, *rename, *resize} - known
+    unknown = {*drop, *rename, *resize, *set_type} - known
     if unknown:
         message = f"{source.name} has no key or tensor {sorted(unknown)}"
         raise KeyError(message)
@@ -49,9 +52,12 @@ def mutate_gguf(
     for tensor in reader.tensors:
         if tensor.name in drop:
             continue
-        data = tensor.data
+        data, kind = tensor.data, tensor.tensor_type
+        if tensor.name in set_type:
+            kind = set_type[tensor.name]
+            data = data.astype({"F16": np.float16, "I32": np.int32}[kind.name])
         if tensor.name in resize:
             data = np.resize(data, resize[tensor.name])
-        writer.add_tensor(rename.get(tensor.name, tensor.name), data, raw_dtype=tensor.tensor_type)
+        writer.add_tensor(rename.get(tensor.name, tensor.name), data, raw_dtype=kind)
     finish(writer)
     return destination

@@ -16,6 +16,7 @@ TYPES = {
     "f32": gguf.GGMLQuantizationType.F32,
     "f16": gguf.GGMLQuantizationType.F16,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
 }
 
 
@@ -56,7 +57,7 @@ def write_model(
         add_value(writer, arch + key if key.startswith(".") else key, value)
     for name, value in tensors.items():
         kind = TYPES[dtype] if value.ndim == 2 and name.endswith(".weight") else TYPES["f32"]
-        if kind == TYPES["q8_0"] and value.shape[-1] % 32:
+        if kind.name.startswith("Q") and value.shape[-1] % 32:
             kind = TYPES["f16"]
         # the short convolution of a delta net has a kernel that only exists in F32
         if name.endswith("ssm_conv1d.weight"):
