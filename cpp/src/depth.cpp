@@ -9,15 +9,15 @@ namespace dflash2 {
 
 namespace {
 
-constexpr double  first_credit   = 1.75;  // cycles without drafting
-constexpr double  most_credit    = 6;     // that are saved up: a dear drafter is asked seldom, but asked
-constexpr double  credit_rate    = 0.01;  // of the time
-constexpr double  most_debt      = 0.5;   // a drafter that fails late is asked again all the same
-constexpr double  explore_rate   = 0.02;
-constexpr int32_t most_interval  = 32;    // cycles between two trials
-constexpr double  worth_drafting = 1.08;  // times the tokens per second without: less may be noise of the model
-constexpr double  worth_in_debt  = 1.15;
-constexpr double  worth_a_trial  = 1.03;  // times the best known tokens per second
+constexpr double  first_credit  = 1.75;  // cycles without drafting
+constexpr double  most_credit   = 6;     // that are saved up: a dear drafter is asked seldom, but asked
+constexpr double  credit_rate   = 0.01;  // of the time
+constexpr double  most_debt     = 0.5;   // a drafter that fails late is asked again all the same
+constexpr double  explore_rate  = 0.02;
+constexpr int32_t most_interval = 32;    // cycles between two trials
+constexpr double  worth         = 1.03;  // times the tokens per second of what is known: less may be noise of the model
+constexpr double  compare_cycles = 1000;  // times the square of the gain, between two looks at no draft: 10 at 10 %
+constexpr double  stall          = 1.4;   // times the model: a slower cycle is no fault of its depth
 constexpr int32_t catch_up       = 16;    // cycles that share the cost of a long backlog
 constexpr int32_t smooth_rows    = 16;    // up to here neighbouring widths are measured one by one
 
@@ -51,6 +51,8 @@ public:
     int32_t room(size_t i) const { return std::clamp(requests_[i].room, 0, max_depth_); }
     int32_t backlog(size_t i) const { return std::max(0, requests_[i].backlog); }
     double  reach(size_t i, int32_t slot) const { return reach_[i * max_depth_ + slot]; }
+
+    double plain_seconds() const { return policy_.plain_seconds((int32_t) size()); }
 
     Choice best() const;
     Choice best_of(bool long_backlogs) const;
@@ -124,12 +126,13 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         verify_seconds[k] = costs.verify_seconds(n + (int32_t) k);
     }
 
-    // where drafting has lost of late, small gains are not believed
-    const double worth      = policy_.probe_credit_ < 0 ? worth_in_debt : worth_drafting;
-    double       best_rate  = worth * n / verify_seconds[0];
-    int32_t      best_width = 0;
-    size_t       best_slots = 0;
-    for (int32_t width = 1; width <= max_depth_; ++width) {
+    // Of many widths the best looks better than it is. So no draft is taken at its best, and where drafting has lost of
+    // late, by the clock, the model is not believed at all
+    const int32_t widest     = policy_.probe_credit_ < 0 ? 0 : max_depth_;
+    double        best_rate  = worth * n / plain_seconds();
+    int32_t       best_width = 0;
+    size_t        best_slots = 0;
+    for (int32_t width = 1; width <= widest; ++width) {
         double  tokens  = n;
         double  draft   = 0;
         double  waiting = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
@@ -241,7 +244,7 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
         }
         const Choice hoped = evaluation.of(depths, true);
         const Choice trial = evaluation.of(depths);
-        const double gain  = hoped.rate() / best.rate() - worth_a_trial;
+        const double gain  = hoped.rate() / best.rate() - worth;
         // what was measured long ago is doubted by half: else a wrong guess of it could never be found out
         const int32_t rows    = std::accumulate(depths.begin(), depths.end(), (int32_t) depths.size());
         const double  seconds = costs_.verify.seen(rows) ? (trial.seconds + hoped.seconds) / 2 : trial.seconds;
@@ -286,7 +289,12 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     const Choice     best   = evaluation.best();
     Choice           choice = best;
     const bool       drafts = std::any_of(best.depths.begin(), best.depths.end(), [](int32_t d) { return d > 0; });
-    if (explore(evaluation, best, choice)) {
+    // the smaller the gain, the better both sides of it must be known
+    const double gain = best.rate() * evaluation.plain_seconds() / (double) evaluation.size() - 1;
+    if (drafts && since_plain_ >= compare_cycles * gain * gain) {
+        choice      = evaluation.of(plan.depths);
+        plan.reason = DepthPlan::Reason::cost;
+    } else if (explore(evaluation, best, choice)) {
         plan.reason = DepthPlan::Reason::cost;
     } else if (!drafts && probe(evaluation, best, choice)) {
         plan.reason = DepthPlan::Reason::probe;
@@ -306,6 +314,11 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
         }
     }
     return plan;
+}
+
+// A cycle of so many sequences without a draft, at the least that it may cost
+double DepthPolicy::plain_seconds(int32_t n) const {
+    return costs_.verify.hoped_seconds(n) + costs_.host.seconds(n);
 }
 
 // What the rows between two widths of the target pass cost. In a wide pass two neighbouring widths differ by less than
@@ -366,13 +379,18 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
         return;
     }
 
-    // by the model, not by the clock: a stall is no fault of a trial
-    const double plain   = costs_.verify_seconds(n);
-    const double seconds = costs_.verify_seconds(cycle.verify.rows) +
+    // A probe is judged by the model: it must not pay for the noise of one pass. All else by the clock, which knows of no
+    // width that was measured too cheap
+    const double plain   = plain_seconds(n);
+    const double model   = costs_.verify_seconds(cycle.verify.rows) +
                            (cycle.draft.rows > 0 ? costs_.draft.seconds(cycle.draft.rows) : 0) +
                            (cycle.inject.rows > 0 ? costs_.inject.seconds(cycle.inject.rows) : 0);
+    const double clock   = cycle.inject.seconds + cycle.draft.seconds + cycle.verify.seconds + cycle.host_seconds;
+    const bool   probe   = plan->reason == DepthPlan::Reason::probe;
+    const double seconds = probe || clock > stall * model ? model : clock;
     const double cycles  = seconds / plain;
     const double won     = (double) (n + n_accepted) / n;
+    since_plain_         = cycle.draft.rows > 0 ? since_plain_ + 1 : 0;
     probe_credit_ += credit_rate * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
     probe_credit_ = std::clamp(probe_credit_, -most_debt, most_credit);
     explore_credit_ += explore_rate * cycles;

@@ -71,7 +71,8 @@ struct DepthCycle {
 //
 // with costs and acceptance learned from the cycles that ran. Every new thing that is tried (the drafter while it does
 // not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start and one percent of
-// the time since.
+// the time since. So is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget,
+// nothing is drafted.
 //
 // One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.
 //
@@ -116,12 +117,14 @@ private:
     bool   probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
     bool   explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
     double row_seconds(int32_t from, int32_t to) const;
+    double plain_seconds(int32_t n) const;
 
     int32_t         max_depth_;
     CostModel       costs_;
     AcceptanceModel acceptance_;
-    double          probe_credit_;    // what may be lost against never drafting, in cycles of that
-    double          explore_credit_;  // what may be lost against the best known depths, in the same
+    double          probe_credit_;     // what may be lost against never drafting, in cycles of that
+    double          explore_credit_;   // what may be lost against the best known depths, in the same
+    int32_t         since_plain_ = 0;  // cycles since one without a draft
     Pace            probes_;
     Pace            explorations_;
 };

@@ -6,44 +6,23 @@
 
 namespace dflash2 {
 
-namespace {
-
-// softmax(scores / temperature); empty when no score is above -inf
-std::vector<float> softmax(const std::vector<float> & scores, float temperature) {
-    const float best = *std::max_element(scores.begin(), scores.end());
-    if (!(best > -INFINITY)) {
-        return {};
-    }
-    std::vector<float> p(scores.size());
-    double             sum = 0;
-    for (size_t c = 0; c < p.size(); ++c) {
-        p[c] = std::exp((scores[c] - best) / temperature);
-        sum += p[c];
-    }
-    for (float & value : p) {
-        value = (float) (value / sum);
-    }
-    return p;
-}
-
-}  // namespace
-
 Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random) {
-    const int32_t      n_cand = lattice.n_cand;
-    const bool         greedy = options.temperature == 0.0f;
-    Draft              draft;
-    std::vector<float> scores(n_cand);
-    int32_t            predecessor = 0;
-    for (int32_t slot = 0; slot < std::min(options.depth, lattice.n_slots); ++slot) {
-        const Token * ids = lattice.ids.data() + (size_t) slot * n_cand;
-        const float * row = lattice.scores.data() + ((size_t) slot * n_cand + predecessor) * n_cand;
-        std::transform(row, row + n_cand, scores.begin(), [](float score) {
-            return std::isnan(score) ? -INFINITY : std::min(score, std::numeric_limits<float>::max());
-        });
-        if (options.mask) {
-            options.mask(draft.tokens, ids, scores.data(), n_cand);
+    const int32_t n_cand      = lattice.n_cand;
+    const bool    greedy      = options.temperature == 0.0f;
+    const float   temperature = greedy ? 1.0f : std::max(options.temperature, 1e-5f);
+    Draft         draft;
+    int32_t       predecessor = 0;
+    for (int32_t i = 0; i < std::min(options.depth, lattice.n_slots); ++i) {
+        const Token * ids = lattice.ids.data() + (size_t) i * n_cand;
+        const float * row = lattice.scores.data() + ((size_t) i * n_cand + predecessor) * n_cand;
+        SlotScores    slot{ { ids, ids + n_cand }, { row, row + n_cand }, std::vector<float>(n_cand, 0.0f) };
+        for (float & score : slot.scores) {
+            score = std::isnan(score) ? -INFINITY : std::min(score, std::numeric_limits<float>::max());
         }
-        const std::vector<float> p = softmax(scores, greedy ? 1.0f : std::max(options.temperature, 1e-5f));
+        if (options.mask) {
+            options.mask(draft.tokens, ids, slot.scores.data(), n_cand);
+        }
+        const std::vector<float> p = probabilities(slot, {}, temperature);
         if (p.empty()) {
             break;
         }
@@ -52,16 +31,22 @@ Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random
             break;
         }
         if (greedy) {
-            predecessor = (int32_t) (std::max_element(scores.begin(), scores.end()) - scores.begin());
+            predecessor = (int32_t) (std::max_element(slot.scores.begin(), slot.scores.end()) - slot.scores.begin());
         } else {
-            Law q(n_cand);
+            if (options.text) {
+                slot.repeats =
+                    count_repeats(*options.text, i > 0 ? draft.tokens.back() : options.text->back(), slot.ids);
+            }
+            const std::vector<float> shaped = probabilities(slot, options.proposal, temperature);
+            Law                      q;
             for (int32_t c = 0; c < n_cand; ++c) {
-                q[c] = { ids[c], p[c] };
+                q.push_back({ ids[c], shaped[c] });
             }
             predecessor = (int32_t) draw_index(q, random);
             q.erase(std::remove_if(q.begin(), q.end(), [](const Outcome & outcome) { return outcome.p == 0; }),
                     q.end());
             draft.q.push_back(std::move(q));
+            draft.slots.push_back(std::move(slot));
         }
         draft.tokens.push_back(ids[predecessor]);
         if (options.ends && options.ends(ids[predecessor])) {

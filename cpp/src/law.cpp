@@ -1,27 +1,40 @@
 #include "law.h"
 
 #include <algorithm>
+#include <bitset>
 
 namespace dflash2 {
 
 namespace {
+
+// Turns away most of the many tokens that are not among a few
+class Filter {
+public:
+    void add(Token token) { bits_.set(index(token)); }
+    bool passes(Token token) const { return bits_.test(index(token)); }
+
+private:
+    static constexpr size_t size = 1024;
+
+    static size_t index(Token token) { return (size_t) token % size; }
+
+    std::bitset<size> bits_;
+};
 
 // Probabilities in a law of few tokens, asked for many that are not in it
 class Lookup {
 public:
     explicit Lookup(const Law & law) : law_(law) {
         for (const Outcome & outcome : law) {
-            bits_ |= bit(outcome.token);
+            filter_.add(outcome.token);
         }
     }
 
-    float operator()(Token token) const { return bits_ & bit(token) ? probability(law_, token) : 0.0f; }
+    float operator()(Token token) const { return filter_.passes(token) ? probability(law_, token) : 0.0f; }
 
 private:
-    static uint64_t bit(Token token) { return uint64_t(1) << (token & 63); }
-
     const Law & law_;
-    uint64_t    bits_ = 0;
+    Filter      filter_;
 };
 
 }  // namespace
@@ -30,6 +43,23 @@ float probability(const Law & law, Token token) {
     const auto it =
         std::find_if(law.begin(), law.end(), [token](const Outcome & outcome) { return outcome.token == token; });
     return it == law.end() ? 0.0f : it->p;
+}
+
+std::vector<float> probabilities(const Law & law, const std::vector<Token> & tokens) {
+    Filter filter;
+    for (const Token token : tokens) {
+        filter.add(token);
+    }
+    std::vector<float> result(tokens.size(), 0.0f);
+    for (const Outcome & outcome : law) {
+        if (filter.passes(outcome.token)) {
+            const auto it = std::find(tokens.begin(), tokens.end(), outcome.token);
+            if (it != tokens.end()) {
+                result[it - tokens.begin()] = outcome.p;
+            }
+        }
+    }
+    return result;
 }
 
 double mass(const Law & law) {

@@ -17,6 +17,8 @@ struct Outcome {
 using Law = std::vector<Outcome>;
 
 float probability(const Law & law, Token token);
+// Of a few tokens, in one pass over the law
+std::vector<float> probabilities(const Law & law, const std::vector<Token> & tokens);
 
 // One draw by the weights of `law`, which has one above 0: by inverse distribution function, in the order they stand in.
 size_t draw_index(const Law & law, Random & random);

@@ -274,7 +274,9 @@ Draft Loop::propose(Sequence & sequence, const Lattice & lattice, const DepthPla
     walk_options.ends        = [&](Token token) {
         return ends(sequence, token);
     };
-    walk_options.extend = [&](const std::vector<float> & confidence) {
+    walk_options.proposal = sequence.proposals.best();
+    walk_options.text     = &sequence.tokens;
+    walk_options.extend   = [&](const std::vector<float> & confidence) {
         return confidence.back() >= options_.p_min && (!options_.adaptive || policy_.extend(plan, i, confidence));
     };
     return walk(lattice, walk_options, sequence.randoms.walk);
@@ -283,8 +285,10 @@ Draft Loop::propose(Sequence & sequence, const Lattice & lattice, const DepthPla
 // Verifies the draft whose anchor is row `row` of the target's decode, and keeps what the target agrees with
 Chunk Loop::decide(Sequence & sequence, const Draft & draft, int32_t row) {
     const int32_t position = sequence.n_past;
+    const float   heat     = std::max(sequence.sampler.temperature(), 1e-5f);
     const Block   block    = { draft, [&](int32_t i) { return target_.logits(row + i); },
-                               [&](Token token) { return ends(sequence, token); } };
+                               [&](Token token) { return ends(sequence, token); },
+                               [&](size_t i, const Law & p) { sequence.proposals.record(draft.slots[i], p, heat); } };
     const Verdict verdict  = verify(sequence.rule, sequence.sampler, block, sequence.randoms);
 
     Chunk chunk      = emit(sequence, verdict.tokens, row);

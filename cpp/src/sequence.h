@@ -2,6 +2,7 @@
 
 #include "acceptance_model.h"
 #include "dflash2/engine.h"
+#include "proposal.h"
 #include "sampler.h"
 #include "text_stream.h"
 #include "verify.h"
@@ -25,6 +26,7 @@ struct Sequence {
     std::vector<Token> tokens;  // prompt and answer; while generating the last one is the anchor
     int32_t            n_prompt;
     SequenceAcceptance acceptance     = {};
+    ProposalLearner    proposals      = {};
     llama_seq_id       slot           = -1;  // -1: waits for one
     int32_t            n_past         = 0;   // of tokens: in the caches of target and drafter
     int64_t            first_token_us = 0;

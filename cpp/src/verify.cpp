@@ -93,6 +93,9 @@ Verdict verify_reject(Sampler & sampler, const Block & block, Random & accept, R
         } else if (i == draft.size()) {
             token = draw(p, residual);
         } else {
+            if (block.judged) {
+                block.judged(i, p);
+            }
             const Law q = drafted_by(block.draft, i);
             token       = draft[i];
             if (!(accept.uniform() * probability(q, token) < probability(p, token))) {
@@ -140,6 +143,9 @@ Verdict verify_block(Sampler & sampler, const Block & block, Random & accept, Ra
         }
         if (last) {
             break;
+        }
+        if (block.judged) {
+            block.judged(i, laws[i]);
         }
         const Token token = draft[i];
         share             = std::min(1.0, share * probability(laws[i], token) / probability(q, token));

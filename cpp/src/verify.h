@@ -17,11 +17,14 @@ struct Verdict {
 };
 
 // One block to judge. logits(i): the target's row after draft token i - 1, row 0 after the anchor; asked for only where
-// needed. ends: tokens after which nothing is drawn.
+// needed. ends: tokens after which nothing is drawn. judged(i, p): told the law by which draft token i was judged, by the
+// rules that have one; may be empty.
 struct Block {
     const Draft &                         draft;
     std::function<const float *(int32_t)> logits;
     Ends                                  ends;
+
+    std::function<void(size_t, const Law &)> judged = {};
 };
 
 enum class Rule { match, reject, block };

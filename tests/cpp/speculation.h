@@ -25,9 +25,17 @@ struct Speculation {
     std::function<Extend(const Answer &)>         extend;  // of a cycle that starts after an answer; may be empty
     bool                                          adaptive = false;  // depths are those of a DepthPolicy
     bool                                          masked   = true;   // whether the walk knows the grammar
-    std::function<Randoms(uint32_t)>              randoms;           // of each answer; empty: the same go through all
+    bool                                          learned  = false;  // proposals are those of one ProposalLearner
+    std::function<Proposal(const Answer &)>       proposal;  // of a cycle that starts after an answer; may be empty
+    std::function<Randoms(uint32_t)>              randoms;   // of each answer; empty: the same go through all
     std::function<void(const Lattice &, Draft &)> after_walk;
 };
+
+// Another one for every answer so far, from flat to next to greedy
+inline Proposal erratic_proposal(const Answer & answer) {
+    const size_t hash = answer.size() * 977 + (answer.empty() ? 0 : answer.back());
+    return { 0.3f + 0.5f * (float) (hash % 7), 0.5f * (float) (hash % 4) };
+}
 
 // The depth policy of an engine whose passes take the same time always: a target pass ten times as long as a draft pass.
 class Adaptive {
@@ -97,6 +105,7 @@ inline Speculated speculate(const Chain &                chain,
     std::optional<Sampler> copy;
     Randoms                all(1);
     Adaptive               adaptive(n_answer - 1);
+    ProposalLearner        learner;
     Speculated             result;
     for (int32_t i = 0; i < n; ++i) {
         if (again) {
@@ -129,14 +138,27 @@ inline Speculated speculate(const Chain &                chain,
                 options.extend = adaptive.extend();
             }
             options.mask = how.masked ? sampler.mask() : Mask();
-            Draft draft  = walk(lattice, options, randoms.walk);
+            Answer text  = chain_prompt();
+            text.insert(text.end(), answer.begin(), answer.end());
+            options.text = &text;
+            if (how.learned) {
+                options.proposal = learner.best();
+            } else if (how.proposal) {
+                options.proposal = how.proposal(answer);
+            }
+            Draft draft = walk(lattice, options, randoms.walk);
             if (how.after_walk) {
                 how.after_walk(lattice, draft);
             }
             const auto logits = [&](int32_t row) {
                 return target.row(row == 0 ? anchor : draft.tokens[row - 1]);
             };
-            const Verdict verdict = how.judge(sampler, { draft, logits, ends }, randoms);
+            const auto judged = [&](size_t i, const Law & p) {
+                if (how.learned) {
+                    learner.record(draft.slots[i], p, options.temperature);
+                }
+            };
+            const Verdict verdict = how.judge(sampler, { draft, logits, ends, judged }, randoms);
             CHECK(!verdict.tokens.empty() && verdict.tokens.back() != no_token);
             CHECK(verdict.n_accepted <= (int32_t) draft.tokens.size());
             CHECK(std::equal(draft.tokens.begin(), draft.tokens.begin() + verdict.n_accepted, verdict.tokens.begin()));

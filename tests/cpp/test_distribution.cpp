@@ -74,6 +74,7 @@ public:
             };
         };
         adaptive.adaptive = true;
+        adaptive.learned  = true;
 
         const bool pure = Sampler(chain.params, vocabulary_.model()).law_is_pure();
         for (const Named & drafter : drafters) {
@@ -85,6 +86,30 @@ public:
                 // neither all of the slots nor none
                 CHECK(result.n_drafted > 0);
                 CHECK(drafter.kind == Drafting::good || result.n_drafted < 2 * result.n_cycles);
+            }
+        }
+    }
+
+    // Laws to draw from that depend on what they may depend on
+    void run_proposals(const Chain & chain) {
+        const AnswerLaw law = reference::law(chain, target_, vocabulary_.model());
+        Speculation     erratic, learned;
+        erratic.proposal = [](const Answer & answer) {
+            return erratic_proposal(answer);
+        };
+        learned.learned = true;
+        const bool pure = Sampler(chain.params, vocabulary_.model()).law_is_pure();
+        for (const Named & drafter : drafters) {
+            for (Speculation how : { erratic, learned }) {
+                for (const Rule rule : { Rule::reject, Rule::block }) {
+                    if (rule == Rule::reject || pure) {
+                        how.judge = by(rule);
+                        speculate(chain, drafter, law,
+                                  chain.name + ", " + drafter.name + (how.learned ? ", learned, " : ", erratic, ") +
+                                      dflash2::name(rule),
+                                  how);
+                    }
+                }
             }
         }
     }
@@ -145,4 +170,11 @@ int main() {
         params.xtc_probability = 0.5f;
     }));
     suite.run_policies(make_chain("grammar", set_grammar));
+    suite.run_proposals(make_chain("plain", [](common_params_sampling &) {}));
+    suite.run_proposals(make_chain("temperature 0.6, top-k 5, xtc", [](common_params_sampling & params) {
+        params.temp            = 0.6f;
+        params.top_k           = 5;
+        params.xtc_probability = 0.5f;
+    }));
+    suite.run_proposals(make_chain("grammar", set_grammar));
 }

@@ -198,6 +198,34 @@ void test_dropping_improbable_drafts() {
     }
 }
 
+// A sharpness that looks at the token it has drawn: q is right for some sharpness, and smallest for that token
+void test_sharpness_chosen_after_the_draw() {
+    for (const Rule rule : { Rule::reject, Rule::block }) {
+        for (const Drafting drafting : { Drafting::good, Drafting::bad }) {
+            Speculation how;
+            how.judge    = by(rule);
+            how.proposal = erratic_proposal;
+            CHECK(good(plain, drafting, how));
+            how.after_walk = [](const Lattice &, Draft & draft) {
+                for (size_t slot = 0; slot < draft.tokens.size(); ++slot) {
+                    for (const float sharpness : { 0.7f, 1.4f }) {
+                        const SlotScores & scores = draft.slots[slot];
+                        const auto         p      = probabilities(scores, { sharpness, 0.0f }, 1.0f);
+                        Law                q;
+                        for (size_t c = 0; c < p.size(); ++c) {
+                            q.push_back({ scores.ids[c], p[c] });
+                        }
+                        if (probability(q, draft.tokens[slot]) < probability(draft.q[slot], draft.tokens[slot])) {
+                            draft.q[slot] = q;
+                        }
+                    }
+                }
+            };
+            CHECK(!good(plain, drafting, how));
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -209,4 +237,5 @@ int main() {
     test_q_of_the_wrong_row();
     test_q_without_the_mask();
     test_dropping_improbable_drafts();
+    test_sharpness_chosen_after_the_draw();
 }

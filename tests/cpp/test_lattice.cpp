@@ -166,6 +166,29 @@ void test_a_token_that_ends_the_answer_ends_the_path() {
     }
 }
 
+// Golden vector 4a again: at sharpness 2 the laws are those of half the temperature, and confidence stays where it was
+void test_a_proposal_shapes_the_law() {
+    WalkOptions options = sampled(1.0f);
+    options.proposal    = { 2.0f, 0.0f };
+    Random      random(6, Stream::walk);
+    const Draft draft = walk(golden, options, random);
+    CHECK(close(draft.q[0][0].p, 0.731059) && close(draft.q[1][0].p, draft.tokens[0] == 3 ? 0.197816 : 0.401312));
+    CHECK(close(draft.confidence[0], 0.622459));
+    CHECK(draft.slots.size() == 2 && draft.slots[0].ids == (Path{ 3, 1 }) && draft.slots[0].scores[1] == 2.5f);
+
+    // 1 has followed the anchor 9 twice: e^3.0 against e^2.5 * 3
+    const Path text    = { 9, 1, 9, 1, 0, 9 };
+    options.proposal   = { 1.0f, 1.0f };
+    options.text       = &text;
+    const Draft repeat = walk(golden, options, random);
+    CHECK(close(repeat.q[0][0].p, 1 / (1 + 3 * std::exp(-0.5))));
+    CHECK(close(repeat.confidence[0], 0.622459));
+
+    options.temperature = 0;
+    options.proposal    = { 0.1f, 9.0f };
+    CHECK((walk(golden, options, random).tokens == Path{ 3, 2 }));
+}
+
 void test_streams_differ() {
     Random walk(5, Stream::walk), accept(5, Stream::accept), residual(5, Stream::residual);
     for (int i = 0; i < 100; ++i) {
@@ -187,5 +210,6 @@ int main() {
     test_extend_ends_the_path_before_a_slot_is_drawn();
     test_mask();
     test_a_token_that_ends_the_answer_ends_the_path();
+    test_a_proposal_shapes_the_law();
     test_streams_differ();
 }

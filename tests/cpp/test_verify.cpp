@@ -349,6 +349,24 @@ void test_the_rule_fits_the_sampler() {
     }
 }
 
+// Slots up to the first rejection, each with the law of its row
+void test_the_laws_that_judged_are_told() {
+    for (const Rule rule : { Rule::reject, Rule::block }) {
+        Rows                rows{ { row_of({ 0, 0, 0, 1 }), row_of({ 1.0 }), row_at(3), row_at(3) }, {} };
+        const Draft         draft = { { 3, 4, 3 }, { 1, 1, 1 }, { { { 3, 1 } }, { { 4, 1 } }, { { 3, 1 } } } };
+        std::vector<size_t> slots;
+        Block               block = rows.block(draft);
+        block.judged              = [&](size_t i, const Law & p) {
+            CHECK(close(probability(p, i == 0 ? 3 : 0), 1));
+            slots.push_back(i);
+        };
+        Sampler sampler(plain_chain(), model());
+        Randoms randoms(1);
+        CHECK(verify(rule, sampler, block, randoms).n_accepted == 1);
+        CHECK((slots == std::vector<size_t>{ 0, 1 }));
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -365,4 +383,5 @@ int main() {
     test_history_is_that_of_the_verdict();
     test_match_repeats_plain_decoding();
     test_the_rule_fits_the_sampler();
+    test_the_laws_that_judged_are_told();
 }
