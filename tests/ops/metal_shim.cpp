@@ -113,19 +113,23 @@ void shim::compute(ggml_tensor * node) {
 
 extern "C" {
 
-// Whether a device takes an op, 0 to 2 in the order of their numbers, score with tables of a type
-bool metal_supports(int op, int table_type, bool has_simdgroup_reduction, bool compiles, int max_threads) {
+// Whether a device takes an op, 0 to 2 in the order of their numbers, score with tables of these types
+bool metal_supports(
+    int op, int predecessor_type, int successor_type, bool has_simdgroup_reduction, bool compiles, int max_threads) {
     // Never freed: what is known of a device is kept under its address.
     auto * device = new ggml_metal_device;
 
     device->props.has_simdgroup_reduction = has_simdgroup_reduction;
     device->compiles                      = compiles;
     device->max_threads                   = max_threads;
-    ggml_tensor table{};
+    ggml_tensor predecessor{};
+    ggml_tensor successor{};
     ggml_tensor node{};
-    table.type  = (ggml_type) table_type;
-    node.op     = (ggml_op) (GGML_OP_DFLASH2_CONV + op);
-    node.src[3] = &table;
+    predecessor.type = (ggml_type) predecessor_type;
+    successor.type   = (ggml_type) successor_type;
+    node.op          = (ggml_op) (GGML_OP_DFLASH2_CONV + op);
+    node.src[3]      = &predecessor;
+    node.src[4]      = &successor;
     return ggml_metal_dflash2_supported(device, &node);
 }
 

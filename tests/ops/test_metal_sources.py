@@ -82,7 +82,7 @@ def test_kernels_keep_to_their_address_spaces(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def library(ggml_tree: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(build_metal(ggml_tree)))
-    library.metal_supports.argtypes = [c_int, c_int, c_bool, c_bool, c_int]
+    library.metal_supports.argtypes = [c_int, c_int, c_int, c_bool, c_bool, c_int]
     library.metal_supports.restype = c_bool
     return library
 
@@ -92,11 +92,13 @@ def supports(
     op: int,
     kind: Type = Type.F32,
     *,
+    successor: Type | None = None,
     reductions: bool = True,
     compiles: bool = True,
     threads: int = MANY_THREADS,
 ) -> bool:
-    return bool(library.metal_supports(op, kind, reductions, compiles, threads))
+    successor = kind if successor is None else successor
+    return bool(library.metal_supports(op, kind, successor, reductions, compiles, threads))
 
 
 def test_what_a_device_supports(library: ctypes.CDLL) -> None:
@@ -110,3 +112,4 @@ def test_what_a_device_supports(library: ctypes.CDLL) -> None:
         assert supports(library, SCORE, kind)
     for kind in (Type.Q4_1, Type.Q6_K, Type.I32):
         assert not supports(library, SCORE, kind)
+    assert not supports(library, SCORE, Type.F16, successor=Type.F32)
