@@ -40,47 +40,41 @@ int32_t real_vocabulary(const llama_vocab * vocab, const DrafterInfo & info) {
 
 }  // namespace
 
-Drafter::Drafter(const EngineOptions & options,
-                 BackendParams &       backend,
-                 const Target &        target,
-                 const DrafterInfo &   info,
-                 int32_t               max_depth) :
-    info_(info), n_features_(target.n_features()), n_vocab_(target.n_vocab()), backlogs_(options.n_parallel) {
+Drafter::Drafter(const Params & params, const Target & target, const DrafterInfo & info, int32_t max_depth) :
+    info_(info), n_features_(target.n_features()), n_vocab_(target.n_vocab()), backlogs_(params.context.n_seq_max) {
     const FirstError errors;
 
-    model_.reset(llama_model_load_from_file(options.draft.c_str(), backend.model_params()));
+    model_.reset(llama_model_load_from_file(params.path.c_str(), params.model));
     if (!model_) {
-        throw ModelLoadError("[load] llama.cpp cannot load " + options.draft + ": " + errors.cause());
+        throw ModelLoadError("[load] llama.cpp cannot load " + params.path + errors.because());
     }
 
+    llama_context_params context = params.context;
     // A non-causal block must not be cut, and llama.cpp aborts when a call exceeds the micro-batch. Not larger than
     // needed: its graph reserves several vocabulary rows for each row of the micro-batch
-    const uint32_t n_ubatch = std::max(128, options.n_parallel * (max_depth + 1));
+    context.n_ubatch      = std::max<uint32_t>(128, context.n_seq_max * (max_depth + 1));
+    context.n_batch       = context.n_ubatch;
+    context.n_outputs_max = context.n_ubatch;
+    context.ctx_other     = target.context();
 
-    llama_context_params params = backend.context_params();
-    params.n_seq_max            = options.n_parallel;
-    params.n_ctx                = llama_n_ctx(target.context());
-    params.n_batch              = n_ubatch;
-    params.n_ubatch             = n_ubatch;
-    params.n_outputs_max        = n_ubatch;
-    params.ctx_other            = target.context();
-    params.dflash2              = graph_of(options.fused_ops);
-    params.dflash2_n_vocab      = real_vocabulary(llama_model_get_vocab(target.model()), info);
-    // Quantized drafter caches lose acceptance and save little: a drafter has few layers
-    params.type_k = backend.cache_type == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
-    params.type_v = params.type_k;
+    context.dflash2         = graph_of(params.fused_ops);
+    context.dflash2_n_vocab = real_vocabulary(llama_model_get_vocab(target.model()), info);
 
-    context_.reset(llama_init_from_model(model_.get(), params));
+    context_.reset(llama_init_from_model(model_.get(), context));
     if (!context_) {
-        throw ModelLoadError("[load] no drafter context of " + std::to_string(params.n_ctx) + " tokens for " +
-                             options.draft + ": " + errors.cause());
+        throw ModelLoadError("[load] no drafter context of " + std::to_string(context.n_ctx) + " tokens for " +
+                             params.path + errors.because());
     }
     llama_set_causal_attn(context_.get(), info.causal);
-    if (info.n_cand > 0 && params.dflash2 == LLAMA_DFLASH2_UPSTREAM) {
+    if (info.n_cand > 0 && context.dflash2 == LLAMA_DFLASH2_UPSTREAM) {
         llama_set_embeddings_nextn(context_.get(), true, /*masked=*/false);
     }
 
     draft({ { 0, 0, info.mask_token } }, max_depth);
+}
+
+bool Drafter::fits(llama_pos pos) const {
+    return pos < (llama_pos) llama_n_ctx_seq(context_.get());
 }
 
 float * Drafter::append(llama_seq_id seq, llama_pos pos) {
@@ -104,11 +98,15 @@ float * Drafter::append(llama_seq_id seq, llama_pos pos) {
 }
 
 void Drafter::stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row) {
-    target.read_features(row, append(seq, pos));
+    if (fits(pos)) {
+        target.read_features(row, append(seq, pos));
+    }
 }
 
 void Drafter::stage(llama_seq_id seq, llama_pos pos, const float * features) {
-    std::copy(features, features + n_features_, append(seq, pos));
+    if (fits(pos)) {
+        std::copy(features, features + n_features_, append(seq, pos));
+    }
 }
 
 int32_t Drafter::backlog(llama_seq_id seq) const {
@@ -284,19 +282,22 @@ llama_pos Drafter::first_needed(int32_t n_prompt) const {
     return info_.all_sliding ? std::max(0, n_prompt - info_.window + 1) : 0;
 }
 
-bool Drafter::reaches(llama_seq_id seq, llama_pos p) const {
+llama_pos Drafter::end(llama_seq_id seq) const {
+    const int32_t n_rows = backlog(seq);
+    return n_rows > 0 ? backlogs_[seq].first + n_rows :
+                        llama_memory_seq_pos_max(llama_get_memory(context_.get()), seq) + 1;
+}
+
+bool Drafter::reaches(llama_seq_id seq, llama_pos p, llama_pos first) const {
     llama_memory_t  memory = llama_get_memory(context_.get());
-    const int32_t   n_rows = backlog(seq);
-    const llama_pos first  = backlogs_[seq].first;
-    const llama_pos needed = info_.window > 0 ? std::max(0, p - info_.window + 1) : 0;
+    const llama_pos staged = backlogs_[seq].first;
+    const llama_pos needed = info_.window > 0 ? std::max(0, first - info_.window + 1) : 0;
 
     llama_pos lowest = llama_memory_seq_pos_min(memory, seq);
-    llama_pos end    = llama_memory_seq_pos_max(memory, seq) + 1;
-    if (n_rows > 0) {
-        lowest = lowest >= 0 && end == first ? lowest : first;
-        end    = first + n_rows;
+    if (backlog(seq) > 0 && (lowest < 0 || llama_memory_seq_pos_max(memory, seq) + 1 != staged)) {
+        lowest = staged;
     }
-    return lowest >= 0 && lowest <= needed && end >= p;
+    return lowest >= 0 && lowest <= needed && end(seq) >= p;
 }
 
 }  // namespace dflash2

@@ -1,11 +1,12 @@
 #pragma once
 
-#include "backend.h"
 #include "common.h"
+#include "llama-cpp.h"
 #include "pair.h"
 #include "target.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace dflash2 {
@@ -13,17 +14,25 @@ namespace dflash2 {
 // The drafter model and its cache, which holds keys and values made of target features, at the positions of the target.
 class Drafter {
 public:
+    // How llama.cpp opens it. context: n_seq_max sequences that share n_ctx positions, or have a part each; threads,
+    // flash attention and cache types. The sizes of batches are the drafter's own affair.
+    struct Params {
+        std::string          path;
+        llama_model_params   model;
+        llama_context_params context;
+        std::string          fused_ops = "auto";  // as EngineOptions::fused_ops
+    };
+
     // max_depth: most tokens a block will draft, below info.block_size. throws ModelLoadError
-    Drafter(const EngineOptions & options,
-            BackendParams &       backend,
-            const Target &        target,
-            const DrafterInfo &   info,
-            int32_t               max_depth);
+    Drafter(const Params & params, const Target & target, const DrafterInfo & info, int32_t max_depth);
 
     // Keeps a row of target features, [n_features], until inject() writes it to the cache. The rows of a sequence come
-    // in the order of their positions; where one does not follow the last, all before it counts as forgotten.
+    // in the order of their positions; where one does not follow the last, all before it counts as forgotten. Rows
+    // beyond the last position that can be drafted are not kept.
     void stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
     void stage(llama_seq_id seq, llama_pos pos, const float * features);
+    // Forgets what inject() would write for a sequence
+    void drop_backlog(llama_seq_id seq) { backlogs_[seq].features.clear(); }
     // Rows that inject() would write
     int32_t backlog(llama_seq_id seq) const;
     // Whether the rows kept take more memory than they should: inject all of them
@@ -38,7 +47,7 @@ public:
         Token        anchor;
     };
 
-    // Most tokens that can be drafted at `pos`: the cache is as long as the target's, so the last positions have fewer.
+    // Most tokens that can be drafted at `pos`: fewer at the last positions of the cache, none beyond them
     int32_t room(llama_pos pos) const;
     // Drafts `depth` tokens for each block, those of neighbouring sequences in one decode; the cache is as before.
     // [blocks], which come in the order of their sequences. throws Error, Interrupted
@@ -47,7 +56,11 @@ public:
     // As the target's
     bool trim(llama_seq_id seq, llama_pos p);
     void clear();
-    bool reaches(llama_seq_id seq, llama_pos p) const;
+    // Whether a sequence that holds positions 0 .. n - 1 still has what blocks from position `first` >= p on see of those
+    // before p.
+    bool reaches(llama_seq_id seq, llama_pos p, llama_pos first) const;
+    // The position after the last it holds, staged rows included
+    llama_pos end(llama_seq_id seq) const;
 
     // Positions of a prompt of n tokens from here on are all the drafter ever looks at
     llama_pos first_needed(int32_t n_prompt) const;
@@ -66,6 +79,7 @@ private:
 
     std::vector<Lattice> draft_neighbours(const std::vector<Block> & blocks, int32_t depth);
 
+    bool                 fits(llama_pos pos) const;
     float *              append(llama_seq_id seq, llama_pos pos);
     std::vector<Lattice> read_selector(size_t n_blocks, int32_t depth) const;
     Lattice              read_upstream(int32_t block, int32_t depth) const;

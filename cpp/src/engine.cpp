@@ -56,15 +56,14 @@ void check_options(const EngineOptions & options) {
     }
 }
 
-// Most draft tokens per cycle. Automatic: what the drafter was trained for
-int32_t choose_depth(const EngineOptions & options, const DrafterInfo & info) {
-    const int32_t most = info.block_size - 1;
-    if (options.depth > most) {
-        log_line(LogLevel::warning, "depth " + std::to_string(options.depth) + " is more than the drafter's block of " +
-                                        std::to_string(info.block_size) + " allows: " + std::to_string(most) +
-                                        " is used");
-    }
-    return options.depth == -1 ? most : std::min(options.depth, most);
+Drafter::Params drafter_params(const EngineOptions & options, BackendParams & backend, const Target & target) {
+    Drafter::Params params{ options.draft, backend.model_params(), backend.context_params(), options.fused_ops };
+    params.context.n_seq_max = options.n_parallel;
+    params.context.n_ctx     = llama_n_ctx(target.context());
+    // Quantized drafter caches lose acceptance and save little: a drafter has few layers
+    params.context.type_k = backend.cache_type == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+    params.context.type_v = params.context.type_k;
+    return params;
 }
 
 void check_tokens(const std::string & tag, const std::vector<Token> & tokens, const Target & target) {
@@ -119,9 +118,9 @@ Engine::Impl::Impl(const EngineOptions & options) : n_parallel(options.n_paralle
         const GgufFile    drafter_file(options.draft);
         const DrafterInfo info = check_drafter(drafter_file);
         check_pair(info, drafter_file, target_file);
-        depth   = choose_depth(options, info);
+        depth   = choose_depth(options.depth, info);
         target  = std::make_unique<Target>(options, backend, depth, info.taps);
-        drafter = std::make_unique<Drafter>(options, backend, *target, info, depth);
+        drafter = std::make_unique<Drafter>(drafter_params(options, backend, *target), *target, info, depth);
         llama_set_abort_callback(drafter->context(), is_interrupted, this);
         log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") +
                                      std::to_string(depth) + " tokens a cycle, verify rule " + options.verify +

@@ -16,6 +16,7 @@ constexpr size_t max_lines = 1000;
 std::mutex                                   mutex;
 std::deque<std::pair<LogLevel, std::string>> lines;
 thread_local FirstError *                    errors = nullptr;
+void (*sink)(LogLevel, const std::string &)         = nullptr;
 
 LogLevel to_level(ggml_log_level level) {
     switch (level) {
@@ -56,6 +57,9 @@ std::string without_function(const std::string & line) {
 }  // namespace
 
 void start_llama() {
+    if (sink) {
+        return;  // the program has started llama.cpp, and has its log
+    }
     static std::once_flag once;
     std::call_once(once, [] {
         llama_backend_init();
@@ -69,11 +73,19 @@ void log_line(LogLevel level, const std::string & line) {
     if (level == LogLevel::error && errors && errors->first_.empty()) {
         errors->first_ = without_function(line);
     }
+    if (sink) {
+        sink(level, line);
+        return;
+    }
     const std::lock_guard<std::mutex> lock(mutex);
     if (lines.size() == max_lines) {
         lines.pop_front();
     }
     lines.emplace_back(level, line);
+}
+
+void send_log_to(void (*new_sink)(LogLevel level, const std::string & line)) {
+    sink = new_sink;
 }
 
 FirstError::FirstError() : outer_(errors) {

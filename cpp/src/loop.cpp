@@ -3,7 +3,6 @@
 #include "dflash2/errors.h"
 #include "logging.h"
 #include "logprobs.h"
-#include "measure_costs.h"
 #include "sampling_params.h"
 
 #include <algorithm>
@@ -20,10 +19,10 @@ double seconds_since(int64_t start_us) {
 }  // namespace
 
 Loop::Loop(Target & target, Drafter * drafter, Options options) :
-    target_(target), drafter_(drafter), options_(std::move(options)), policy_(std::max(1, options_.depth)),
-    slots_(options_.n_parallel) {
-    if (drafter_ && options_.adaptive) {
-        measure_costs(target_, *drafter_, options_.depth, policy_);
+    target_(target), drafter_(drafter), options_(std::move(options)), slots_(options_.n_parallel) {
+    if (drafter_) {
+        speculator_.emplace(target_, *drafter_,
+                            Speculator::Options{ options_.depth, options_.adaptive, options_.p_min });
     }
 }
 
@@ -109,8 +108,8 @@ void Loop::reuse_prefix(Sequence & sequence) {
     const llama_seq_id slot   = sequence.slot;
     const int32_t      n_past = sequence.n_past;
 
-    const bool reachable =
-        n_past > 0 && target_.reaches(slot, n_past) && (!drafter_ || drafter_->reaches(slot, n_past));
+    const bool reachable = n_past > 0 && target_.reaches(slot, n_past) &&
+                           (!drafter_ || drafter_->reaches(slot, n_past, sequence.n_prompt));
     if (!reachable || !target_.trim(slot, n_past) || (drafter_ && !drafter_->trim(slot, n_past))) {
         target_.trim(slot, 0);
         if (drafter_) {
@@ -141,17 +140,13 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     // llama.cpp joins only sequences whose ids follow each other into one micro-batch
     std::sort(running.begin(), running.end(), [](const Sequence * a, const Sequence * b) { return a->slot < b->slot; });
 
-    const int64_t              start = ggml_time_us();
-    DepthCycle                 cycle;
-    const DepthPlan            plan     = plan_depths(running);
-    const std::vector<Lattice> lattices = draft(running, plan, cycle);
-
-    std::vector<Draft>   drafts;
+    const int64_t        start = ggml_time_us();
+    DepthCycle           cycle;
+    std::vector<Draft>   drafts = draft(running, cycle);
     std::vector<int32_t> rows;
     common_batch         batch(target_.context());
     for (size_t i = 0; i < running.size(); ++i) {
-        Sequence & sequence = *running[i];
-        drafts.push_back(propose(sequence, lattices[i], plan, i));
+        const Sequence & sequence = *running[i];
         rows.push_back(batch.size());
         batch.add(sequence.tokens.back(), sequence.n_past, sequence.slot, true);
         for (size_t j = 0; j < drafts[i].tokens.size(); ++j) {
@@ -178,11 +173,13 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     if (drafter_ && drafter_->overfull()) {
         std::vector<llama_seq_id> all(options_.n_parallel);
         std::iota(all.begin(), all.end(), 0);
-        inject(all, cycle);
+        speculator_->inject(all, cycle);
     }
     const double seconds = seconds_since(start);
     cycle.host_seconds   = seconds - cycle.inject.seconds - cycle.draft.seconds - cycle.verify.seconds;
-    policy_.record(cycle, options_.adaptive ? &plan : nullptr);
+    if (speculator_) {
+        speculator_->record(cycle);
+    }
 
     const auto record = [&](Stats & stats) {
         stats.draft_seconds += cycle.draft.seconds;
@@ -198,88 +195,24 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     warn_of_useless_drafter();
 }
 
-// How many slots of each running sequence to draft
-DepthPlan Loop::plan_depths(const Running & running) const {
-    DepthPlan plan;
-    if (!drafter_) {
-        plan.depths.assign(running.size(), 0);
-        return plan;
+// [running]
+std::vector<Draft> Loop::draft(const Running & running, DepthCycle & cycle) {
+    if (!speculator_) {
+        return std::vector<Draft>(running.size());
     }
-    std::vector<DepthRequest> requests;
-    for (const Sequence * sequence : running) {
-        const int32_t room = std::min(sequence->room(target_.n_ctx()), drafter_->room(sequence->n_past));
-        requests.push_back({ sequence->acceptance, room, drafter_->backlog(sequence->slot) });
+    std::vector<Speculator::Request> requests;
+    for (Sequence * sequence : running) {
+        requests.push_back({ { sequence->slot, sequence->n_past, sequence->tokens.back() },
+                             sequence->room(target_.n_ctx()),
+                             &sequence->acceptance,
+                             &sequence->sampler,
+                             sequence->rule,
+                             &sequence->randoms,
+                             &sequence->proposals,
+                             &sequence->tokens,
+                             [this, sequence](Token token) { return ends(*sequence, token); } });
     }
-    if (options_.adaptive) {
-        plan = policy_.plan(requests);
-        log_line(LogLevel::debug, describe(plan));
-        return plan;
-    }
-    for (const DepthRequest & request : requests) {
-        plan.depths.push_back(std::min(options_.depth, request.room));
-    }
-    plan.width = options_.depth;
-    return plan;
-}
-
-// One draft pass for the sequences that have slots in the plan; the others get an empty lattice. [running]
-std::vector<Lattice> Loop::draft(const Running & running, const DepthPlan & plan, DepthCycle & cycle) {
-    std::vector<Lattice>        lattices(running.size());
-    std::vector<Drafter::Block> blocks;
-    std::vector<llama_seq_id>   seqs;
-    std::vector<size_t>         owners;
-    for (size_t i = 0; i < running.size(); ++i) {
-        const Sequence & sequence = *running[i];
-        // a block as wide as the widest must fit
-        if (plan.depths[i] > 0 && drafter_->room(sequence.n_past) >= plan.width) {
-            blocks.push_back({ sequence.slot, sequence.n_past, sequence.tokens.back() });
-            seqs.push_back(sequence.slot);
-            owners.push_back(i);
-        }
-    }
-    if (blocks.empty()) {
-        return lattices;
-    }
-    inject(seqs, cycle);
-
-    const int64_t        start   = ggml_time_us();
-    std::vector<Lattice> drafted = drafter_->draft(blocks, plan.width);
-    cycle.draft                  = { (int32_t) blocks.size() * (plan.width + 1), seconds_since(start) };
-    for (size_t i = 0; i < blocks.size(); ++i) {
-        lattices[owners[i]] = std::move(drafted[i]);
-    }
-    return lattices;
-}
-
-// Brings the drafter's cache up to date with the final tokens of some slots
-void Loop::inject(const std::vector<llama_seq_id> & slots, DepthCycle & cycle) {
-    for (const llama_seq_id slot : slots) {
-        cycle.inject.rows += drafter_->backlog(slot);
-    }
-    const int64_t start = ggml_time_us();
-    drafter_->inject(slots);
-    llama_synchronize(drafter_->context());
-    cycle.inject.seconds += seconds_since(start);
-}
-
-// Walks the lattice of sequence i of the plan
-Draft Loop::propose(Sequence & sequence, const Lattice & lattice, const DepthPlan & plan, size_t i) const {
-    if (lattice.n_slots == 0) {
-        return {};
-    }
-    WalkOptions walk_options;
-    walk_options.depth       = plan.depths[i];
-    walk_options.temperature = sequence.rule == Rule::match ? 0.0f : sequence.sampler.temperature();
-    walk_options.mask        = sequence.sampler.mask();
-    walk_options.ends        = [&](Token token) {
-        return ends(sequence, token);
-    };
-    walk_options.proposal = sequence.proposals.best();
-    walk_options.text     = &sequence.tokens;
-    walk_options.extend   = [&](const std::vector<float> & confidence) {
-        return confidence.back() >= options_.p_min && (!options_.adaptive || policy_.extend(plan, i, confidence));
-    };
-    return walk(lattice, walk_options, sequence.randoms.walk);
+    return speculator_->draft(requests, cycle);
 }
 
 // Verifies the draft whose anchor is row `row` of the target's decode, and keeps what the target agrees with
@@ -478,9 +411,9 @@ void Loop::warn_of_useless_drafter() {
 Stats Loop::stats() const {
     Stats stats     = total_;
     stats.fused_ops = drafter_ ? drafter_->fused_ops() : "none";
-    if (drafter_) {
-        stats.verify_ms = policy_.costs().verify.ms_by_rows();
-        stats.draft_ms  = policy_.costs().draft.ms_by_rows();
+    if (speculator_) {
+        stats.verify_ms = speculator_->costs().verify.ms_by_rows();
+        stats.draft_ms  = speculator_->costs().draft.ms_by_rows();
     }
     if (stats.verify_rule.empty()) {
         stats.verify_rule = "none";

@@ -1,12 +1,14 @@
 #pragma once
 
-#include "depth.h"
 #include "drafter.h"
 #include "sequence.h"
+#include "speculator.h"
 #include "target.h"
 
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace dflash2 {
@@ -46,25 +48,22 @@ private:
     using SequencePtr = std::unique_ptr<Sequence>;
     using Running     = std::vector<Sequence *>;
 
-    void                 admit();
-    void                 reuse_prefix(Sequence & sequence);
-    void                 run_cycle(std::vector<Chunk> & chunks);
-    DepthPlan            plan_depths(const Running & running) const;
-    std::vector<Lattice> draft(const Running & running, const DepthPlan & plan, DepthCycle & cycle);
-    void                 inject(const std::vector<llama_seq_id> & slots, DepthCycle & cycle);
-    Draft                propose(Sequence & sequence, const Lattice & lattice, const DepthPlan & plan, size_t i) const;
-    Chunk                decide(Sequence & sequence, const Draft & draft, int32_t row);
-    void                 evaluate_prompts(std::vector<Chunk> & chunks);
-    bool                 ends(const Sequence & sequence, Token token) const;
-    Chunk                emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
-    void                 keep(Sequence & sequence, int32_t row, int32_t n_rows);
-    void                 retire(std::vector<Chunk> & chunks);
-    void                 warn_of_useless_drafter();
+    void               admit();
+    void               reuse_prefix(Sequence & sequence);
+    void               run_cycle(std::vector<Chunk> & chunks);
+    std::vector<Draft> draft(const Running & running, DepthCycle & cycle);
+    Chunk              decide(Sequence & sequence, const Draft & draft, int32_t row);
+    void               evaluate_prompts(std::vector<Chunk> & chunks);
+    bool               ends(const Sequence & sequence, Token token) const;
+    Chunk              emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t row);
+    void               keep(Sequence & sequence, int32_t row, int32_t n_rows);
+    void               retire(std::vector<Chunk> & chunks);
+    void               warn_of_useless_drafter();
 
-    Target &    target_;
-    Drafter *   drafter_;
-    Options     options_;
-    DepthPolicy policy_;
+    Target &                  target_;
+    Drafter *                 drafter_;
+    Options                   options_;
+    std::optional<Speculator> speculator_;  // none without a drafter
 
     int64_t                         next_id_ = 1;
     std::deque<SequencePtr>         sequences_;  // in order of request

@@ -293,4 +293,14 @@ void check_pair(const DrafterInfo & info, const GgufFile & drafter, const GgufFi
     }
 }
 
+int32_t choose_depth(int32_t wanted, const DrafterInfo & info) {
+    const int32_t most = info.block_size - 1;
+    if (wanted > most) {
+        log_line(LogLevel::warning, "depth " + std::to_string(wanted) + " is more than the drafter's block of " +
+                                        std::to_string(info.block_size) + " allows: " + std::to_string(most) +
+                                        " is used");
+    }
+    return wanted == -1 ? most : std::min(wanted, most);
+}
+
 }  // namespace dflash2

@@ -32,4 +32,8 @@ DrafterInfo check_drafter(const GgufFile & file);
 // throws ModelMismatch when the drafter was made for another target.
 void check_pair(const DrafterInfo & info, const GgufFile & drafter, const GgufFile & target);
 
+// Most draft tokens per cycle. wanted: -1 for automatic, which is what the drafter was trained for; more than a block
+// holds is clamped with a warning
+int32_t choose_depth(int32_t wanted, const DrafterInfo & info);
+
 }  // namespace dflash2

@@ -14,9 +14,8 @@ void process(llama_context * context, common_batch & batch, const char * what) {
         throw Interrupted();
     }
     if (rc != 0) {
-        const std::string cause = errors.cause().empty() ? "" : ": " + errors.cause();
         throw Error(std::string("[engine] the ") + what + " could not evaluate " + std::to_string(batch.size()) +
-                    " rows (llama.cpp returned " + std::to_string(rc) + ")" + cause);
+                    " rows (llama.cpp returned " + std::to_string(rc) + ")" + errors.because());
     }
 }
 

@@ -21,9 +21,20 @@ Sampler::Sampler(common_params_sampling params, const llama_model * model) :
     params_(std::move(params)), n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model))),
     preselection_(params_, llama_model_get_vocab(model)) {
     try {
-        sampler_.reset(common_sampler_init(model, params_));
+        sampler_.reset(common_sampler_init(model, params_), common_sampler_free);
     } catch (const std::exception & error) {
         throw std::invalid_argument(std::string("[sampling] the sampler chain cannot be built: ") + error.what());
+    }
+}
+
+Sampler::Sampler(common_params_sampling     params,
+                 const llama_model *        model,
+                 common_sampler *           sampler,
+                 const std::vector<Token> & history) :
+    params_(std::move(params)), n_vocab_(llama_vocab_n_tokens(llama_model_get_vocab(model))),
+    sampler_(sampler, [](common_sampler *) {}), preselection_(params_, llama_model_get_vocab(model)) {
+    for (const Token token : history) {
+        preselection_.accept(token);
     }
 }
 
@@ -171,7 +182,7 @@ Sampler Sampler::clone() const {
     copy.params_       = params_;
     copy.n_vocab_      = n_vocab_;
     copy.preselection_ = preselection_;
-    copy.sampler_.reset(common_sampler_clone(sampler_.get()));
+    copy.sampler_.reset(common_sampler_clone(sampler_.get()), common_sampler_free);
     return copy;
 }
 

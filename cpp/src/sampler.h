@@ -7,6 +7,7 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace dflash2 {
@@ -20,6 +21,11 @@ class Sampler {
 public:
     // throws std::invalid_argument for a grammar that does not parse
     Sampler(common_params_sampling params, const llama_model * model);
+    // Drives a sampler that belongs to somebody else, was made of `params`, and has accepted `history`
+    Sampler(common_params_sampling     params,
+            const llama_model *        model,
+            common_sampler *           sampler,
+            const std::vector<Token> & history);
 
     // Makes a token part of the history. generated: of the answer, else of the prompt. throws Error
     void accept(Token token, bool generated = true);
@@ -55,13 +61,13 @@ private:
     Law & weigh();
     Token draw_from_chain(const float * logits);
 
-    common_params_sampling        params_;
-    int32_t                       n_vocab_ = 0;
-    common_sampler_ptr            sampler_;
-    Preselection                  preselection_;
-    std::vector<llama_token_data> row_;
-    llama_token_data_array        candidates_ = {};
-    Law                           law_;
+    common_params_sampling          params_;
+    int32_t                         n_vocab_ = 0;
+    std::shared_ptr<common_sampler> sampler_;
+    Preselection                    preselection_;
+    std::vector<llama_token_data>   row_;
+    llama_token_data_array          candidates_ = {};
+    Law                             law_;
 };
 
 }  // namespace dflash2

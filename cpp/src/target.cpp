@@ -15,15 +15,16 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     taps_(std::move(taps)), tap_rows_(taps_.size()) {
     const FirstError errors;
 
-    model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params()));
+    owned_model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params()));
+    model_ = owned_model_.get();
     if (!model_) {
         throw ModelLoadError("[load] llama.cpp cannot load " + options.model + ": " + errors.cause());
     }
-    if (llama_model_has_encoder(model_.get()) || !llama_model_has_decoder(model_.get())) {
+    if (llama_model_has_encoder(model_) || !llama_model_has_decoder(model_)) {
         throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
     }
 
-    const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : llama_model_n_ctx_train(model_.get());
+    const int64_t n_ctx = options.n_ctx > 0 ? options.n_ctx : llama_model_n_ctx_train(model_);
     if (n_ctx * options.n_parallel > (int64_t) UINT32_MAX / 2) {
         throw std::invalid_argument("[load] " + std::to_string(options.n_parallel) + " sequences of " +
                                     std::to_string(n_ctx) +
@@ -44,31 +45,48 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     // A recurrent state is no list of keys to cut: one snapshot for each row that a cycle may take back
     params.n_rs_seq = n_draft;
 
-    context_.reset(llama_init_from_model(model_.get(), params));
+    owned_context_.reset(llama_init_from_model(owned_model_.get(), params));
+    context_ = owned_context_.get();
     if (!context_) {
         throw ModelLoadError("[load] no context of " + std::to_string(options.n_parallel) + " x " +
                              std::to_string(n_ctx) + " tokens for " + options.model + ": " + errors.cause());
     }
-    if (!llama_get_memory(context_.get()) || !llama_get_causal_attn(context_.get())) {
+    if (!llama_get_memory(context_) || !llama_get_causal_attn(context_)) {
         throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
     }
-    const bool has_state = llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
-    if (n_draft > 0 && has_state && llama_n_rs_seq(context_.get()) < (uint32_t) n_draft) {
+    const bool has_state = llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
+    if (n_draft > 0 && has_state && llama_n_rs_seq(context_) < (uint32_t) n_draft) {
         throw ModelMismatch("[load] the state of this recurrent target cannot be taken back after rejected tokens: "
                             "open it without a drafter");
     }
     // llama.cpp rounds the cache up; what was asked for is the limit, so that it does not depend on n_parallel
-    n_ctx_ = (int32_t) std::min<int64_t>(n_ctx, llama_n_ctx_seq(context_.get()));
+    n_ctx_ = (int32_t) std::min<int64_t>(n_ctx, llama_n_ctx_seq(context_));
 
+    tap_layers();
+}
+
+Target::Target(llama_context * context, std::vector<int32_t> taps) :
+    taps_(std::move(taps)), tap_rows_(taps_.size()), model_(llama_get_model(context)), context_(context),
+    n_ctx_((int32_t) llama_n_ctx_seq(context)) {
+    tap_layers();
+}
+
+void Target::tap_layers() {
     for (const int32_t tap : taps_) {
-        llama_set_embeddings_layer_inp(context_.get(), (uint32_t) tap, true);
+        llama_set_embeddings_layer_inp(context_, (uint32_t) tap, true);
     }
     warm_up();
 }
 
+void Target::untap_layers() {
+    for (const int32_t tap : taps_) {
+        llama_set_embeddings_layer_inp(context_, (uint32_t) tap, false);
+    }
+}
+
 // Shows at load what would fail at the first request
 void Target::warm_up() {
-    common_batch batch(context_.get());
+    common_batch batch(context_);
     batch.add(0, 0, 0, true);
     try {
         decode(batch);
@@ -76,7 +94,7 @@ void Target::warm_up() {
         throw;
     } catch (const std::exception & error) {
         char description[128];
-        llama_model_desc(model_.get(), description, sizeof(description));
+        llama_model_desc(model_, description, sizeof(description));
         throw ModelMismatch(std::string("[load] a target of this architecture (") + description +
                             ") gives a drafter no hidden states: " + error.what());
     }
@@ -84,15 +102,19 @@ void Target::warm_up() {
 }
 
 void Target::decode(common_batch & batch) {
-    process(context_.get(), batch, "target");
+    process(context_, batch, "target");
+    find_features();
+}
+
+void Target::find_features() {
     // each of these waits for the device, so not once for every row
     for (size_t i = 0; i < taps_.size(); ++i) {
-        tap_rows_[i] = llama_get_embeddings_layer_inp(context_.get(), (uint32_t) taps_[i]);
+        tap_rows_[i] = llama_get_embeddings_layer_inp(context_, (uint32_t) taps_[i]);
     }
 }
 
 const float * Target::logits(int32_t row) const {
-    return llama_get_logits_ith(context_.get(), row);
+    return llama_get_logits_ith(context_, row);
 }
 
 void Target::read_features(int32_t row, float * out) const {
@@ -104,7 +126,7 @@ void Target::read_features(int32_t row, float * out) const {
 }
 
 bool Target::trim(llama_seq_id seq, llama_pos p) {
-    llama_memory_t memory = llama_get_memory(context_.get());
+    llama_memory_t memory = llama_get_memory(context_);
     if (llama_memory_seq_rm(memory, seq, p, -1)) {
         return true;
     }
@@ -113,16 +135,16 @@ bool Target::trim(llama_seq_id seq, llama_pos p) {
 }
 
 void Target::clear() {
-    llama_memory_clear(llama_get_memory(context_.get()), true);
+    llama_memory_clear(llama_get_memory(context_), true);
 }
 
 bool Target::reaches(llama_seq_id seq, llama_pos p) const {
-    llama_memory_t memory = llama_get_memory(context_.get());
-    if (llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get())) {
+    llama_memory_t memory = llama_get_memory(context_);
+    if (llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_)) {
         return llama_memory_seq_pos_max(memory, seq) == p - 1;
     }
     const llama_pos lowest = llama_memory_seq_pos_min(memory, seq);
-    const int32_t   window = llama_model_n_swa(model_.get());
+    const int32_t   window = llama_model_n_swa(model_);
     return lowest >= 0 && (window == 0 || lowest <= std::max(0, p - window));
 }
 

@@ -18,14 +18,23 @@ public:
     // throws ModelLoadError, ModelMismatch when the target's graph has no tap at one of the layers,
     // std::invalid_argument for sizes that do not fit
     Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps);
+    // One that somebody else has opened and decodes with; it outlives this object. Empties its cache.
+    // throws ModelMismatch as above
+    Target(llama_context * context, std::vector<int32_t> taps);
 
     // Evaluates the rows of `batch` (at most n_batch()). throws Error, Interrupted
     void decode(common_batch & batch);
+
+    // After a decode that did not go through decode(): points to the layers it has left
+    void find_features();
 
     // Of the last decode. row: index in its batch, which asked for output; [n_vocab]
     const float * logits(int32_t row) const;
     // Of the last decode. Copies the tapped layers of a row to `out`, [n_taps * n_embd] in the order of the taps
     void read_features(int32_t row, float * out) const;
+
+    // No features are needed any more
+    void untap_layers();
 
     // Forgets a sequence from position `p` on. False: the cache cannot go back there, and holds nothing of it now
     bool trim(llama_seq_id seq, llama_pos p);
@@ -34,22 +43,25 @@ public:
     // Whether a sequence that holds positions 0 .. n - 1 still has what position p needs of them.
     bool reaches(llama_seq_id seq, llama_pos p) const;
 
-    llama_model *                model() const { return model_.get(); }
-    llama_context *              context() const { return context_.get(); }
-    const llama_vocab *          vocab() const { return llama_model_get_vocab(model_.get()); }
+    const llama_model *          model() const { return model_; }
+    llama_context *              context() const { return context_; }
+    const llama_vocab *          vocab() const { return llama_model_get_vocab(model_); }
     int32_t                      n_ctx() const { return n_ctx_; }
     int32_t                      n_vocab() const { return llama_vocab_n_tokens(vocab()); }
-    int32_t                      n_embd() const { return llama_model_n_embd(model_.get()); }
+    int32_t                      n_embd() const { return llama_model_n_embd(model_); }
     int32_t                      n_features() const { return (int32_t) taps_.size() * n_embd(); }
     const std::vector<int32_t> & taps() const { return taps_; }
 
 private:
+    void tap_layers();
     void warm_up();
 
     std::vector<int32_t>       taps_;
     std::vector<const float *> tap_rows_;  // [taps] of the last decode
-    llama_model_ptr            model_;
-    llama_context_ptr          context_;
+    llama_model_ptr            owned_model_;
+    llama_context_ptr          owned_context_;
+    const llama_model *        model_;
+    llama_context *            context_;
     int32_t                    n_ctx_ = 0;
 };
 

@@ -84,20 +84,6 @@ def resolve_drafter(
     return _converted(repo_id, name, [repo_id, commit], target, commit, **options)
 
 
-def block_size(drafter: Path) -> int:
-    """Return the tokens in a drafter's block, anchor included.
-
-    Raises:
-        ModelLoadError: The file is no DFlash drafter.
-        ValueError: It is no GGUF file, or damaged.
-    """
-    value = _metadata(drafter, "dflash.block_size")
-    if not isinstance(value, int):
-        msg = f"{drafter} has no dflash.block_size, expected a DFlash 2 drafter"
-        raise ModelLoadError(msg)
-    return value
-
-
 def has_chat_template(target: Path) -> bool:
     """Whether a target's GGUF brings a chat template; ValueError if it is no sound GGUF."""
     return _metadata(target, "tokenizer.chat_template") is not None

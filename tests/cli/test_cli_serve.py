@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from dflash2 import programs
-from gguf import GGUFReader
 
 from .conftest import Run
 
@@ -20,7 +19,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_serve_drafts_whole_blocks(run: Run, server: Path, permutation_pair: Any) -> None:
+def test_serve_gives_the_drafter_to_the_server(
+    run: Run, server: Path, permutation_pair: Any
+) -> None:
     target, drafter = map(str, permutation_pair)
     arguments = ["-m", target, "--port", "8081", "-md", drafter, "-mg", "0", "--json", "-np", "4"]
     status, out, _ = run("serve", *arguments)
@@ -28,13 +29,8 @@ def test_serve_drafts_whole_blocks(run: Run, server: Path, permutation_pair: Any
     document = json.loads(out)
     assert document["server"] == str(server)
     passed = document["arguments"]
-    assert passed[:2] == ["-m", target]
-    assert passed[2:6] == ["--spec-type", "draft-dflash", "--spec-draft-model", drafter]
-    assert passed[6] == "--spec-draft-n-max"
-    assert passed[8:] == ["--port", "8081", "-mg", "0", "-np", "4"]
-    field = GGUFReader(drafter).get_field("dflash.block_size")
-    assert field is not None
-    assert int(passed[7]) == field.contents() - 1
+    assert passed[:4] == ["-m", target, "--draft-dflash2", drafter]
+    assert passed[4:] == ["--port", "8081", "-mg", "0", "-np", "4"]
 
 
 def test_serve_without_drafter(run: Run, server: Path, permutation_pair: Any) -> None:
@@ -42,16 +38,6 @@ def test_serve_without_drafter(run: Run, server: Path, permutation_pair: Any) ->
     target = str(permutation_pair.target)
     _, out, _ = run("serve", "--json", "-m", target, "-c", "512")
     assert json.loads(out)["arguments"] == ["-m", target, "-c", "512"]
-
-
-def test_serve_refuses_a_drafter_that_is_none(
-    run: Run, server: Path, permutation_pair: Any
-) -> None:
-    assert server.exists()
-    target = str(permutation_pair.target)
-    status, out, err = run("serve", "-m", target, "-md", target)
-    assert (status, out) == (1, "")
-    assert "has no dflash.block_size, expected a DFlash 2 drafter" in err
 
 
 def test_serve_becomes_the_server(

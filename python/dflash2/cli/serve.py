@@ -9,7 +9,7 @@ from typing import NoReturn
 from dflash2 import demo
 from dflash2.cli.output import print_json
 from dflash2.hub import StrPath
-from dflash2.models import block_size, resolve_drafter, resolve_target
+from dflash2.models import resolve_drafter, resolve_target
 from dflash2.programs import program_path, run_program
 
 SUMMARY = "run llama-server with the drafter"
@@ -64,11 +64,7 @@ def _server_arguments(arguments: Sequence[str]) -> tuple[list[str], bool]:
     target = resolve_target(model)
     named = ["-m", str(target)]
     if draft is not None:
-        drafter = resolve_drafter(draft, target)
-        # all slots of the block: llama-server's own default is 3
-        depth = block_size(drafter) - 1
-        named += ["--spec-type", "draft-dflash", "--spec-draft-model", str(drafter)]
-        named += ["--spec-draft-n-max", str(depth)]
+        named += ["--draft-dflash2", str(resolve_drafter(draft, target))]
     return [*named, *rest], as_json
 
 

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <functional>
+
+namespace dflash2 {
+
+// A function that a signal handler may call at any moment: it only wakes a thread, which then calls `work` with the same
+// signal. For one `work` in a process; it may take locks and must stay callable until the process ends.
+std::function<void(int)> outside_of_signals(std::function<void(int)> work);
+
+}  // namespace dflash2
