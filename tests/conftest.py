@@ -17,6 +17,16 @@ from tiny import (
 _MEASURED = pytest.StashKey[list[str]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak",
+        type=float,
+        default=5,
+        metavar="SECONDS",
+        help="how long each case of the soak test asks the server (default: 5)",
+    )
+
+
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Callable[[str], None]:
     """Adds a line to the end of the test run: what a passing test measured and must not hide."""

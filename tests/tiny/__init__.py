@@ -4,6 +4,7 @@ from tiny.drafter import write_drafter
 from tiny.mutate import mutate_gguf
 from tiny.permutation import LIVE_TOKENS, next_token, write_permutation_pair
 from tiny.target import write_dense_target, write_hybrid_target
+from tiny.vision import write_vision_model
 from tiny.vocabulary import BOS, EOS, MASK
 from tiny.writing import Pair
 
@@ -19,4 +20,5 @@ __all__ = [
     "write_drafter",
     "write_hybrid_target",
     "write_permutation_pair",
+    "write_vision_model",
 ]
