@@ -61,7 +61,11 @@ public:
 
     // One cycle of all slots that generate (at least one), those that do not run here too: drafts, then the target's pass, then decide()
     // for each, then end_cycle().
-    void draft(const std::vector<ServerRequest> & requests);
+    // n_processing: slots that generate or evaluate a prompt. While there are several, a target with a recurrent state gets
+    // no drafts: llama.cpp cuts a decode of unequal sequences, and takes a state back within the last part only.
+    void draft(const std::vector<ServerRequest> & requests, size_t n_processing);
+    // Whether what draft() proposed must not share its decode with prompts
+    bool wants_whole_decode() const;
     // After each decode of the target that went well
     void decoded(const common_batch & batch);
     // The tokens that follow the anchor, whose row in the last decode is `row`: the accepted draft tokens, then one of the

@@ -85,11 +85,19 @@ void add_server_arguments(const AddOpt & add_opt) {
     add(common_arg({ "--dflash2-ctx" }, "N",
                    "positions of each slot that the DFlash 2 drafter can draft at, and keeps a cache for where it does "
                    "not look at a window only (default: 0, as many as the slot has)",
-                   [](common_params & params, int value) {
-                       if (value < 0) {
-                           throw std::invalid_argument(std::to_string(value) + " is below 0");
+                   [](common_params & params, const std::string & value) {
+                       size_t  end   = 0;
+                       int32_t n_ctx = -1;
+                       try {
+                           n_ctx = std::stoi(value, &end);
+                       } catch (const std::logic_error &) {
+                           end = 0;
                        }
-                       params.speculative.dflash2.n_ctx = value;
+                       if (end != value.size() || n_ctx < 0) {
+                           throw std::invalid_argument("'" + value +
+                                                       "' is no number of positions from 0 to 2147483647");
+                       }
+                       params.speculative.dflash2.n_ctx = n_ctx;
                    }),
         "LLAMA_ARG_DFLASH2_CTX");
 }

@@ -8,4 +8,7 @@ namespace dflash2 {
 // signal. For one `work` in a process; it may take locks and must stay callable until the process ends.
 std::function<void(int)> outside_of_signals(std::function<void(int)> work);
 
+// A condition that also holds from the first such signal on: who waits for an answer waits no longer.
+std::function<bool()> or_stopping(std::function<bool()> condition);
+
 }  // namespace dflash2

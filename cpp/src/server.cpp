@@ -50,8 +50,10 @@ struct ServerSlot {
 struct ServerSpeculation::Impl {
     Impl(const common_params & params, llama_context * context, const DrafterInfo & info) :
         options(params.speculative.dflash2), path(params.speculative.draft.mparams.path),
-        depth(params.speculative.draft.n_max), shared_cache(params.kv_unified), target(context, info.taps),
-        slots(params.n_parallel) {}
+        depth(params.speculative.draft.n_max), shared_cache(params.kv_unified),
+        has_state(llama_model_is_recurrent(llama_get_model(context)) ||
+                  llama_model_is_hybrid(llama_get_model(context))),
+        target(context, info.taps), slots(params.n_parallel) {}
 
     void    describe() const;
     int32_t room_in_cache(size_t n_requests) const;
@@ -77,6 +79,7 @@ struct ServerSpeculation::Impl {
     std::string               path;
     int32_t                   depth;
     bool                      shared_cache;
+    bool                      has_state;  // of the target, recurrent
     Target                    target;
     std::unique_ptr<Drafter>  drafter;
     std::optional<Speculator> speculator;
@@ -232,7 +235,7 @@ bool ServerSpeculation::runs(int32_t slot) const {
     return impl->slots[slot].sampler.has_value();
 }
 
-void ServerSpeculation::draft(const std::vector<ServerRequest> & requests) {
+void ServerSpeculation::draft(const std::vector<ServerRequest> & requests, size_t n_processing) {
     impl->in_cycle = false;
     impl->cycle    = {};
     for (ServerSlot & slot : impl->slots) {
@@ -242,7 +245,8 @@ void ServerSpeculation::draft(const std::vector<ServerRequest> & requests) {
         impl->in_cycle = true;
         impl->start_us = ggml_time_us();
 
-        const int32_t                    room = impl->room_in_cache(requests.size());
+        const bool                       cut  = impl->has_state && n_processing > 1;
+        const int32_t                    room = cut ? 0 : impl->room_in_cache(requests.size());
         std::vector<Speculator::Request> candidates;
         for (const ServerRequest & request : requests) {
             ServerSlot & slot = impl->slots[request.slot];
@@ -265,6 +269,11 @@ void ServerSpeculation::draft(const std::vector<ServerRequest> & requests) {
         impl->drafted_us = ggml_time_us();
     });
     impl->in_cycle &= !impl->off;
+}
+
+bool ServerSpeculation::wants_whole_decode() const {
+    return impl->has_state && std::any_of(impl->slots.begin(), impl->slots.end(),
+                                          [](const ServerSlot & slot) { return !slot.draft.tokens.empty(); });
 }
 
 void ServerSpeculation::decoded(const common_batch & batch) {

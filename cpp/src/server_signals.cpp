@@ -1,5 +1,6 @@
 #include "dflash2/server_signals.h"
 
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -9,11 +10,26 @@
 
 namespace dflash2 {
 
+namespace {
+
+std::atomic<bool> stopping{ false };
+
+}  // namespace
+
+std::function<bool()> or_stopping(std::function<bool()> condition) {
+    return [condition = std::move(condition)] {
+        return stopping || condition();
+    };
+}
+
 #ifdef _WIN32
 
 // Windows calls handlers on a thread of their own
 std::function<void(int)> outside_of_signals(std::function<void(int)> work) {
-    return work;
+    return [work = std::move(work)](int signal) {
+        stopping = true;
+        work(signal);
+    };
 }
 
 #else
@@ -32,6 +48,7 @@ std::function<void(int)> outside_of_signals(std::function<void(int)> work) {
         for (;;) {
             unsigned char signal = 0;
             if (read(ends[0], &signal, 1) == 1) {
+                stopping = true;
                 work(signal);
             }
         }

@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT end the server cleanly, busy or not."""
 
 import contextlib
+import json
 import signal
 import threading
 import time
@@ -77,8 +78,8 @@ def endless(
     def ask() -> None:
         body = completion(prompt, -1, ignore_eos=True)
         seconds = 60 if patient else PATIENCE_SECONDS[stream]
-        # cut off by one side or the other
-        with contextlib.suppress(OSError, RuntimeError):
+        # cut off by one side or the other: no connection, an error, or an answer without content
+        with contextlib.suppress(OSError, RuntimeError, json.JSONDecodeError):
             if stream:
                 list(server.stream("/completion", body, seconds))
             else:
