@@ -221,7 +221,7 @@ def test_several_answers_to_one_prompt(open_server: Open, wavering_pair: Pair) -
     assert len(answers) == 3
     for answer in answers:
         assert outcome(answer) == outcome(expected)
-        assert accepted(answer) == accepted(alone)
+        check_accepted_together(wavering_pair, answer, alone)
 
 
 def test_requests_that_come_together(open_server: Open, wavering_pair: Pair) -> None:
@@ -234,4 +234,12 @@ def test_requests_that_come_together(open_server: Open, wavering_pair: Pair) -> 
         answers = list(pool.map(lambda request: server.complete(*request), requests))
     for (prompt, n_predict), answer, single in zip(requests, answers, alone, strict=True):
         assert outcome(answer) == outcome(plain.complete(prompt, n_predict))
-        assert accepted(answer) == accepted(single)
+        check_accepted_together(wavering_pair, answer, single)
+
+
+def check_accepted_together(pair: Pair, together: Any, alone: Any) -> None:
+    """A target with a recurrent state drafts only while one slot is at work."""
+    if "hybrid" in pair.target.parent.name:
+        assert accepted(together) <= accepted(alone)
+    else:
+        assert accepted(together) == accepted(alone)

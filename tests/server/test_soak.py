@@ -66,9 +66,10 @@ def test_soak(
     with running_server(wavering_pair.target, options) as server:
         tally = soak(server, asked, right, n_clients, seconds)
         server.wait_idle()
-        metrics = server.metrics()
         # and it still answers as at first
         last = [server.complete(prompt, N_GREEDY_TOKENS)["tokens"] for prompt in asked[:4]]
+        server.wait_idle()
+        metrics = server.metrics()
     assert not tally.failures, tally.failures[:5]
     assert last == right[:4]
     assert (metrics["requests_processing"], metrics["requests_deferred"]) == (0, 0)
