@@ -59,8 +59,8 @@ public:
     // Whether decide() has to be asked for the tokens of this slot
     bool runs(int32_t slot) const;
 
-    // One cycle of all slots that generate (at least one), those that do not run here too: drafts, then the target's pass, then decide()
-    // for each, then end_cycle().
+    // One cycle of all slots that generate (at least one), those that do not run here too: drafts, then the target's pass,
+    // then decide() for each, then end_cycle().
     // n_processing: slots that generate or evaluate a prompt. While there are several, a target with a recurrent state gets
     // no drafts: llama.cpp cuts a decode of unequal sequences, and takes a state back within the last part only.
     void draft(const std::vector<ServerRequest> & requests, size_t n_processing);

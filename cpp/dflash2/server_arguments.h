@@ -3,11 +3,31 @@
 #include "arg.h"
 #include "dflash2/server_options.h"
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace dflash2 {
+
+// The number that the whole of `value` spells, if it does
+template <typename Number>
+std::optional<Number> parse_number(const std::string & value) {
+    try {
+        size_t end = 0;
+        Number number;
+        if constexpr (std::is_integral_v<Number>) {
+            number = std::stoi(value, &end);
+        } else {
+            number = std::stof(value, &end);
+        }
+        return end == value.size() ? std::optional<Number>(number) : std::nullopt;
+    } catch (const std::logic_error &) {
+        return std::nullopt;
+    }
+}
 
 // llama-server's flags. A header alone: llama.cpp's parser of flags is a library below ours. add_opt takes a common_arg
 template <typename AddOpt>
@@ -38,17 +58,10 @@ void add_server_arguments(const AddOpt & add_opt) {
                    "tokens that the DFlash 2 drafter drafts in each cycle, at most its block size - 1; auto: as many "
                    "as pay, none where drafting does not (default: auto)",
                    [](common_params & params, const std::string & value) {
-                       size_t  end   = 0;
-                       int32_t depth = -1;
-                       if (value != "auto") {
-                           try {
-                               depth = std::stoi(value, &end);
-                           } catch (const std::logic_error &) {
-                               end = 0;
-                           }
-                           if (end != value.size() || depth < 1) {
-                               throw std::invalid_argument("'" + value + "' is neither auto nor a number from 1 on");
-                           }
+                       const bool    automatic = value == "auto";
+                       const int32_t depth     = automatic ? -1 : parse_number<int32_t>(value).value_or(0);
+                       if (!automatic && depth < 1) {
+                           throw std::invalid_argument("'" + value + "' is neither auto nor a number from 1 on");
                        }
                        params.speculative.dflash2.depth = depth;
                    }),
@@ -68,17 +81,11 @@ void add_server_arguments(const AddOpt & add_opt) {
     add(common_arg({ "--dflash2-p-min" }, "P",
                    "a draft ends before the first token whose probability in the drafter is lower (default: 0)",
                    [](common_params & params, const std::string & value) {
-                       size_t end   = 0;
-                       float  p_min = -1;
-                       try {
-                           p_min = std::stof(value, &end);
-                       } catch (const std::logic_error &) {
-                           end = 0;
-                       }
-                       if (end != value.size() || !(p_min >= 0 && p_min <= 1)) {
+                       const auto p_min = parse_number<float>(value);
+                       if (!p_min || !(*p_min >= 0 && *p_min <= 1)) {
                            throw std::invalid_argument("'" + value + "' is no number from 0 to 1");
                        }
-                       params.speculative.dflash2.p_min = p_min;
+                       params.speculative.dflash2.p_min = *p_min;
                    }),
         "LLAMA_ARG_DFLASH2_P_MIN");
 
@@ -86,18 +93,12 @@ void add_server_arguments(const AddOpt & add_opt) {
                    "positions of each slot that the DFlash 2 drafter can draft at, and keeps a cache for where it does "
                    "not look at a window only (default: 0, as many as the slot has)",
                    [](common_params & params, const std::string & value) {
-                       size_t  end   = 0;
-                       int32_t n_ctx = -1;
-                       try {
-                           n_ctx = std::stoi(value, &end);
-                       } catch (const std::logic_error &) {
-                           end = 0;
-                       }
-                       if (end != value.size() || n_ctx < 0) {
+                       const auto n_ctx = parse_number<int32_t>(value);
+                       if (n_ctx.value_or(-1) < 0) {
                            throw std::invalid_argument("'" + value +
                                                        "' is no number of positions from 0 to 2147483647");
                        }
-                       params.speculative.dflash2.n_ctx = n_ctx;
+                       params.speculative.dflash2.n_ctx = *n_ctx;
                    }),
         "LLAMA_ARG_DFLASH2_CTX");
 }

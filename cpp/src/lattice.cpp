@@ -9,7 +9,7 @@ namespace dflash2 {
 Draft walk(const Lattice & lattice, const WalkOptions & options, Random & random) {
     const int32_t n_cand      = lattice.n_cand;
     const bool    greedy      = options.temperature == 0.0f;
-    const float   temperature = greedy ? 1.0f : std::max(options.temperature, 1e-5f);
+    const float   temperature = greedy ? 1.0f : options.temperature;
     Draft         draft;
     int32_t       predecessor = 0;
     for (int32_t i = 0; i < std::min(options.depth, lattice.n_slots); ++i) {

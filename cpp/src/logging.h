@@ -32,9 +32,6 @@ public:
 private:
     friend void log_line(LogLevel level, const std::string & line);
 
-    // From now on log_line() gives its lines to `sink`, not to the buffer: for programs with a log of their own.
-    void send_log_to(void (*sink)(LogLevel level, const std::string & line));
-
     std::string  first_;
     FirstError * outer_;
 };

@@ -1,22 +1,14 @@
 #include "loop.h"
 
+#include "clock.h"
 #include "dflash2/errors.h"
 #include "logging.h"
 #include "logprobs.h"
 #include "sampling_params.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace dflash2 {
-
-namespace {
-
-double seconds_since(int64_t start_us) {
-    return 1e-6 * (double) (ggml_time_us() - start_us);
-}
-
-}  // namespace
 
 Loop::Loop(Target & target, Drafter * drafter, Options options) :
     target_(target), drafter_(drafter), options_(std::move(options)), slots_(options_.n_parallel) {
@@ -170,10 +162,8 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
         cycle.outcomes.push_back({ &sequence.acceptance, std::move(drafts[i].confidence), n_judged, chunk.n_accepted });
         chunks.push_back(std::move(chunk));
     }
-    if (drafter_ && drafter_->overfull()) {
-        std::vector<llama_seq_id> all(options_.n_parallel);
-        std::iota(all.begin(), all.end(), 0);
-        speculator_->inject(all, cycle);
+    if (speculator_) {
+        speculator_->inject_overfull(cycle);
     }
     const double seconds = seconds_since(start);
     cycle.host_seconds   = seconds - cycle.inject.seconds - cycle.draft.seconds - cycle.verify.seconds;
@@ -218,11 +208,11 @@ std::vector<Draft> Loop::draft(const Running & running, DepthCycle & cycle) {
 // Verifies the draft whose anchor is row `row` of the target's decode, and keeps what the target agrees with
 Chunk Loop::decide(Sequence & sequence, const Draft & draft, int32_t row) {
     const int32_t position = sequence.n_past;
-    const float   heat     = std::max(sequence.sampler.temperature(), 1e-5f);
-    const Block   block    = { draft, [&](int32_t i) { return target_.logits(row + i); },
-                               [&](Token token) { return ends(sequence, token); },
-                               [&](size_t i, const Law & p) { sequence.proposals.record(draft.slots[i], p, heat); } };
-    const Verdict verdict  = verify(sequence.rule, sequence.sampler, block, sequence.randoms);
+    const Block   block    = {
+        draft, [&](int32_t i) { return target_.logits(row + i); }, [&](Token token) { return ends(sequence, token); },
+        [&](size_t i, const Law & p) { sequence.proposals.record(draft.slots[i], p, sequence.sampler.temperature()); }
+    };
+    const Verdict verdict = verify(sequence.rule, sequence.sampler, block, sequence.randoms);
 
     Chunk chunk      = emit(sequence, verdict.tokens, row);
     chunk.n_accepted = std::min(verdict.n_accepted, (int32_t) chunk.token_ids.size());
@@ -394,17 +384,11 @@ void Loop::reset() {
     slots_.assign(options_.n_parallel, {});
 }
 
-// Wrong features, a damaged drafter or scores that are no numbers show only here: the text stays right
 void Loop::warn_of_useless_drafter() {
-    constexpr int64_t enough = 64;  // cycles with a draft to judge by
-    const auto &      depths = total_.depth_histogram;
-    const int64_t     n_idle = depths.empty() ? 0 : depths[0];
-    if (!warned_ && total_.verify_steps - n_idle >= enough && total_.accepted_tokens < total_.draft_tokens / 50) {
+    const std::string complaint = warned_ ? "" : complaint_of_drafter(total_, /*one_in=*/50);
+    if (!complaint.empty()) {
         warned_ = true;
-        log_line(LogLevel::warning, "only " + std::to_string(total_.accepted_tokens) + " of " +
-                                        std::to_string(total_.draft_tokens) + " drafted tokens were accepted in " +
-                                        std::to_string(total_.verify_steps - n_idle) +
-                                        " target passes: the drafter does not fit this target or these prompts");
+        log_line(LogLevel::warning, complaint);
     }
 }
 

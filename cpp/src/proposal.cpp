@@ -51,6 +51,7 @@ std::vector<float> probabilities(const SlotScores & slot, const Proposal & propo
             p[c] += proposal.repetition * slot.repeats[c];
         }
     }
+    temperature      = std::max(temperature, 1e-5f);  // less overflows
     const float best = *std::max_element(p.begin(), p.end());
     if (!(best > -INFINITY)) {
         return {};

@@ -1,5 +1,6 @@
 #include "dflash2/server.h"
 
+#include "clock.h"
 #include "dflash2/errors.h"
 #include "gguf_file.h"
 #include "pair.h"
@@ -10,16 +11,11 @@
 #include "speculator.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 namespace dflash2 {
 
 namespace {
-
-double seconds_since(int64_t start_us) {
-    return 1e-6 * (double) (ggml_time_us() - start_us);
-}
 
 // The request of a slot, and what the slot drafted in the cycle that runs.
 struct ServerSlot {
@@ -50,10 +46,8 @@ struct ServerSlot {
 struct ServerSpeculation::Impl {
     Impl(const common_params & params, llama_context * context, const DrafterInfo & info) :
         options(params.speculative.dflash2), path(params.speculative.draft.mparams.path),
-        depth(params.speculative.draft.n_max), shared_cache(params.kv_unified),
-        has_state(llama_model_is_recurrent(llama_get_model(context)) ||
-                  llama_model_is_hybrid(llama_get_model(context))),
-        target(context, info.taps), slots(params.n_parallel) {}
+        depth(params.speculative.draft.n_max), shared_cache(params.kv_unified), target(context, info.taps),
+        slots(params.n_parallel) {}
 
     void    describe() const;
     int32_t room_in_cache(size_t n_requests) const;
@@ -79,7 +73,6 @@ struct ServerSpeculation::Impl {
     std::string               path;
     int32_t                   depth;
     bool                      shared_cache;
-    bool                      has_state;  // of the target, recurrent
     Target                    target;
     std::unique_ptr<Drafter>  drafter;
     std::optional<Speculator> speculator;
@@ -245,7 +238,7 @@ void ServerSpeculation::draft(const std::vector<ServerRequest> & requests, size_
         impl->in_cycle = true;
         impl->start_us = ggml_time_us();
 
-        const bool                       cut  = impl->has_state && n_processing > 1;
+        const bool                       cut  = impl->target.has_state() && n_processing > 1;
         const int32_t                    room = cut ? 0 : impl->room_in_cache(requests.size());
         std::vector<Speculator::Request> candidates;
         for (const ServerRequest & request : requests) {
@@ -272,8 +265,8 @@ void ServerSpeculation::draft(const std::vector<ServerRequest> & requests, size_
 }
 
 bool ServerSpeculation::wants_whole_decode() const {
-    return impl->has_state && std::any_of(impl->slots.begin(), impl->slots.end(),
-                                          [](const ServerSlot & slot) { return !slot.draft.tokens.empty(); });
+    return impl->target.has_state() && std::any_of(impl->slots.begin(), impl->slots.end(),
+                                                   [](const ServerSlot & slot) { return !slot.draft.tokens.empty(); });
 }
 
 void ServerSpeculation::decoded(const common_batch & batch) {
@@ -321,10 +314,11 @@ std::vector<Token> ServerSpeculation::decide(int32_t id, int32_t row) {
     const Draft   draft = std::move(slot.draft);
     slot.draft          = {};
 
-    const float heat    = std::max(slot.sampler->temperature(), 1e-5f);
     const Block block   = { draft, [&](int32_t i) { return impl->target.logits(row + i); },
                             [this](Token token) { return impl->ends(token); },
-                            [&](size_t i, const Law & p) { slot.proposals.record(draft.slots[i], p, heat); } };
+                            [&](size_t i, const Law & p) {
+                              slot.proposals.record(draft.slots[i], p, slot.sampler->temperature());
+                          } };
     Verdict     verdict = verify(slot.rule, *slot.sampler, block, slot.randoms);
     if (verdict.tokens.back() == no_token) {
         // the chain leaves nothing, which ends the text
@@ -380,13 +374,7 @@ void ServerSpeculation::end_cycle() {
     }
     DepthCycle & cycle = impl->cycle;
     impl->in_cycle     = false;
-    impl->guarded([&] {
-        if (impl->drafter->overfull()) {
-            std::vector<llama_seq_id> all(impl->slots.size());
-            std::iota(all.begin(), all.end(), 0);
-            impl->speculator->inject(all, cycle);
-        }
-    });
+    impl->guarded([&] { impl->speculator->inject_overfull(cycle); });
     const double passes = cycle.inject.seconds + cycle.draft.seconds + cycle.verify.seconds;
     cycle.host_seconds  = std::max(0.0, seconds_since(impl->start_us) - passes);
     impl->speculator->record(cycle);
@@ -397,20 +385,14 @@ void ServerSpeculation::end_cycle() {
     impl->warn_of_useless_drafter();
 }
 
-// Wrong features, a damaged drafter or scores that are no numbers show only here: the text stays right
 void ServerSpeculation::Impl::warn_of_useless_drafter() {
-    constexpr int64_t enough = 64;  // cycles with a draft to judge by
-    const int64_t     n_idle = total.depth_histogram.empty() ? 0 : total.depth_histogram[0];
-    const int64_t     n_seen = total.verify_steps - n_idle;
-    if (!warned && n_seen >= enough && total.accepted_tokens < total.draft_tokens / 20) {
+    const std::string complaint = warned ? "" : complaint_of_drafter(total, /*one_in=*/20);
+    if (!complaint.empty()) {
         warned = true;
         log_line(LogLevel::warning,
-                 "only " + std::to_string(total.accepted_tokens) + " of " + std::to_string(total.draft_tokens) +
-                     " drafted tokens were accepted in " + std::to_string(n_seen) +
-                     " target passes: the drafter does not fit this target or these prompts. It was made for another "
-                     "target or "
-                     "chat template, its file is damaged, or nothing like these prompts was in its training; `dflash2 "
-                     "inspect` compares the pair");
+                 complaint +
+                     ". It was made for another target or chat template, its file is damaged, or nothing like these "
+                     "prompts was in its training; `dflash2 inspect` compares the pair");
     }
 }
 

@@ -1,19 +1,13 @@
 #include "speculator.h"
 
+#include "clock.h"
 #include "logging.h"
 #include "measure_costs.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace dflash2 {
-
-namespace {
-
-double seconds_since(int64_t start_us) {
-    return 1e-6 * (double) (ggml_time_us() - start_us);
-}
-
-}  // namespace
 
 Speculator::Speculator(Target & target, Drafter & drafter, Options options) :
     drafter_(drafter), options_(options), policy_(options.depth) {
@@ -96,8 +90,29 @@ void Speculator::inject(const std::vector<llama_seq_id> & seqs, DepthCycle & cyc
     cycle.inject.seconds += seconds_since(start);
 }
 
+void Speculator::inject_overfull(DepthCycle & cycle) {
+    if (drafter_.overfull()) {
+        std::vector<llama_seq_id> all(llama_n_seq_max(drafter_.context()));
+        std::iota(all.begin(), all.end(), 0);
+        inject(all, cycle);
+    }
+}
+
 void Speculator::record(const DepthCycle & cycle) {
     policy_.record(cycle, options_.adaptive && cycle.verify.rows > 0 ? &plan_ : nullptr);
+}
+
+// Wrong features, a damaged drafter or scores that are no numbers show only here: the text stays right
+std::string complaint_of_drafter(const Stats & total, int64_t one_in) {
+    constexpr int64_t enough = 64;  // cycles with a draft to judge by
+    const int64_t     n_idle = total.depth_histogram.empty() ? 0 : total.depth_histogram[0];
+    const int64_t     n_seen = total.verify_steps - n_idle;
+    if (n_seen < enough || total.accepted_tokens >= total.draft_tokens / one_in) {
+        return "";
+    }
+    return "only " + std::to_string(total.accepted_tokens) + " of " + std::to_string(total.draft_tokens) +
+           " drafted tokens were accepted in " + std::to_string(n_seen) +
+           " target passes: the drafter does not fit this target or these prompts";
 }
 
 }  // namespace dflash2

@@ -1,12 +1,14 @@
 #pragma once
 
 #include "depth.h"
+#include "dflash2/stats.h"
 #include "drafter.h"
 #include "proposal.h"
 #include "sampler.h"
 #include "target.h"
 #include "verify.h"
 
+#include <string>
 #include <vector>
 
 namespace dflash2 {
@@ -45,6 +47,9 @@ public:
     // Brings the drafter's cache up to date with the final tokens of some sequences. throws Error, Interrupted
     void inject(const std::vector<llama_seq_id> & seqs, DepthCycle & cycle);
 
+    // The same for all of them where what waits takes more memory than it should. throws Error, Interrupted
+    void inject_overfull(DepthCycle & cycle);
+
     // The cycle that followed the last draft(). A target pass of 0 rows, one that did other work too, says nothing of costs
     void record(const DepthCycle & cycle);
 
@@ -59,5 +64,9 @@ private:
     DepthPolicy policy_;
     DepthPlan   plan_;
 };
+
+// What to say of a drafter of whose tokens fewer than one in `one_in` were accepted; empty otherwise, and while little is
+// known of it
+std::string complaint_of_drafter(const Stats & total, int64_t one_in);
 
 }  // namespace dflash2

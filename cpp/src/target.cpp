@@ -54,8 +54,7 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     if (!llama_get_memory(context_) || !llama_get_causal_attn(context_)) {
         throw ModelLoadError("[load] " + options.model + " is no model that writes text from left to right");
     }
-    const bool has_state = llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
-    if (n_draft > 0 && has_state && llama_n_rs_seq(context_) < (uint32_t) n_draft) {
+    if (n_draft > 0 && has_state() && llama_n_rs_seq(context_) < (uint32_t) n_draft) {
         throw ModelMismatch("[load] the state of this recurrent target cannot be taken back after rejected tokens: "
                             "open it without a drafter");
     }
@@ -140,7 +139,7 @@ void Target::clear() {
 
 bool Target::reaches(llama_seq_id seq, llama_pos p) const {
     llama_memory_t memory = llama_get_memory(context_);
-    if (llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_)) {
+    if (has_state()) {
         return llama_memory_seq_pos_max(memory, seq) == p - 1;
     }
     const llama_pos lowest = llama_memory_seq_pos_min(memory, seq);

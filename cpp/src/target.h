@@ -43,6 +43,9 @@ public:
     // Whether a sequence that holds positions 0 .. n - 1 still has what position p needs of them.
     bool reaches(llama_seq_id seq, llama_pos p) const;
 
+    // Whether it has a recurrent state, which is no list of keys to cut
+    bool has_state() const { return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_); }
+
     const llama_model *          model() const { return model_; }
     llama_context *              context() const { return context_; }
     const llama_vocab *          vocab() const { return llama_model_get_vocab(model_); }
