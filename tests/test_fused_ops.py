@@ -1,12 +1,9 @@
 """The drafter's graph: fused, composed and llama.cpp's own draft the same."""
 
 import json
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,8 @@ import numpy as np
 import pytest
 from dflash2 import Dflash2Engine, ModelLoadError, SamplingParams, _core
 from dflash2.options import FusedOps
-from dflash2.programs import program_path
 from reference import Target
+from serving import running_rpc_server
 from tiny import Pair, mutate_gguf, write_dense_target
 
 N_CONTEXT, ANCHOR = 40, 65
@@ -49,11 +46,11 @@ MANY_CANDIDATES: dict[str, dict[str, Any]] = {
 
 
 def open_engine(
-    target: Path, drafter: Path, fused_ops: FusedOps, n_threads: int = 1
+    target: Path, drafter: Path, fused_ops: FusedOps, n_threads: int = 1, device: str = "cpu"
 ) -> _core.Engine:
     options = _core.EngineOptions()
     options.model, options.draft, options.fused_ops = str(target), str(drafter), fused_ops
-    options.device, options.n_threads, options.n_ctx = "cpu", n_threads, 640
+    options.device, options.n_threads, options.n_ctx = device, n_threads, 640
     options.cache_type, options.flash_attn = "f32", "off"
     engine = _core.Engine(options)
     assert engine.stats().fused_ops == fused_ops
@@ -213,42 +210,24 @@ def run_program(command: list[object]) -> Any:
     return json.loads(child.stdout)
 
 
-@contextmanager
-def running_rpc_server() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = program_path("ggml-rpc-server")
-    server = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(port)])
-    try:
-        for _ in range(100):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
-
-
 def test_batches_of_sequences(wavering_pair: Pair) -> None:
+    traces = [
+        batch_traces(wavering_pair, fused_ops, n_threads=1)
+        for fused_ops in (*FUSED_AND_COMPOSED, "upstream")
+    ]
+    assert traces[0] == traces[1] == traces[2]
+
+
+def batch_traces(pair: Pair, fused_ops: FusedOps, **options: Any) -> list[Any]:
     """Sequences that join and leave a batch, whose blocks are decoded together."""
     prompts = [[3, 5], [7], [2, 9, 4], [11, 6], [8]]
     params = SamplingParams(max_tokens=24, trace=True)
-    traces = {}
-    for fused_ops in ("fused", "composed", "upstream"):
-        with Dflash2Engine(
-            wavering_pair.target,
-            wavering_pair.drafter,
-            depth=7,
-            n_parallel=3,
-            n_ctx=128,
-            n_threads=1,
-            fused_ops=fused_ops,
-        ) as engine:
-            traces[fused_ops] = [result.trace for result in engine.generate(prompts, params)]
-            assert engine.stats.fused_ops == fused_ops
-    assert traces["fused"] == traces["composed"] == traces["upstream"]
+    with Dflash2Engine(
+        *pair, depth=7, n_parallel=3, n_ctx=128, fused_ops=fused_ops, **options
+    ) as engine:
+        traces = [result.trace for result in engine.generate(prompts, params)]
+        assert engine.stats.fused_ops == fused_ops
+    return traces
 
 
 def test_padding_is_never_drafted(

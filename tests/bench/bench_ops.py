@@ -10,10 +10,6 @@ smallest and largest ratio over tenths of the repeats. `draft`: a whole draft pa
 DFlash 1 and against llama.cpp's own graph; `--cache` keeps the model files that it makes.
 """
 
-import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -25,8 +21,8 @@ import row_conv
 import row_draft
 import row_selector
 import row_topk
-from cells import HEADER, Cell, Setting
-from dflash2 import __version__, _core
+from cells import Setting
+from printing import argument_parser, run_rows
 
 ROWS = {
     "conv": row_conv.cells,
@@ -37,31 +33,14 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--quick", action="store_true", help="tries the benchmark out")
+    parser = argument_parser(__doc__, ROWS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache", type=Path, help="folder for models; else a temporary one")
     args = parser.parse_args()
-
-    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {'/'.join(_core.cpu_features())}"
-    machine += f", {args.threads} threads"
-    llama_cpp = _core.llama_cpp_commit()
-    if not args.json:
-        print(f"dflash2 {__version__}, llama.cpp {llama_cpp[:8]}, {machine}\n{HEADER}", flush=True)
-    cells: list[Cell] = []
     with nullcontext(args.cache) if args.cache else tempfile.TemporaryDirectory() as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         setting = Setting(Path(folder), args.threads, args.quick, n_seeds=1)
-        for row in args.only:
-            for cell in ROWS[row](setting):
-                cells.append(cell)
-                if not args.json:
-                    print(cell.line(), flush=True)
-    if args.json:
-        result = {"version": __version__, "llama_cpp": llama_cpp, "machine": machine}
-        print(json.dumps(result | {"cells": [cell.as_dict() for cell in cells]}, indent=2))
+        run_rows(ROWS, setting, args, f", {args.threads} threads")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,6 @@ largest of them. `--stock` is the llama-server that ours is compared with, else 
 without our options.
 """
 
-import argparse
-import json
-import os
-import platform
 import sys
 from pathlib import Path
 
@@ -22,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import row_server_memory
 import row_server_prompt
 import row_server_throughput
-from cells import HEADER, Cell
-from dflash2 import __version__, _core
+from printing import argument_parser, run_rows
 from server_load import ServerSetting
 
 ROWS = {
@@ -34,28 +29,11 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
+    parser = argument_parser(__doc__, ROWS)
     parser.add_argument("--stock", type=Path, metavar="PATH", help="llama-server to compare with")
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--quick", action="store_true", help="tries the benchmark out")
     parser.add_argument("--threads", type=int, help="of the servers")
     args = parser.parse_args()
-
-    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {'/'.join(_core.cpu_features())}"
-    llama_cpp = _core.llama_cpp_commit()
-    if not args.json:
-        print(f"dflash2 {__version__}, llama.cpp {llama_cpp[:8]}, {machine}\n{HEADER}", flush=True)
-    cells: list[Cell] = []
-    setting = ServerSetting(args.threads, args.quick, args.stock)
-    for row in args.only:
-        for cell in ROWS[row](setting):
-            cells.append(cell)
-            if not args.json:
-                print(cell.line(), flush=True)
-    if args.json:
-        result = {"version": __version__, "llama_cpp": llama_cpp, "machine": machine}
-        print(json.dumps(result | {"cells": [cell.as_dict() for cell in cells]}, indent=2))
+    run_rows(ROWS, ServerSetting(args.threads, args.quick, args.stock), args)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,7 @@ median of the repeats, and the spread is the smallest and largest of them. `--ca
 files that the benchmark makes: 1.8 GB.
 """
 
-import argparse
-import json
 import logging
-import os
-import platform
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -27,8 +23,8 @@ import row_auto
 import row_cycle
 import row_host
 import row_stock
-from cells import HEADER, Cell, Setting
-from dflash2 import __version__, _core
+from cells import Setting
+from printing import argument_parser, run_rows
 
 ROWS = {
     "acceptance": row_acceptance.cells,
@@ -40,33 +36,17 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--quick", action="store_true", help="tries the benchmark out")
+    parser = argument_parser(__doc__, ROWS)
     parser.add_argument("--cache", type=Path, help="folder for models; else a temporary one")
     parser.add_argument("--threads", type=int, help="of engines and servers")
     parser.add_argument("--seeds", type=int, default=1, help="of the acceptance row")
     args = parser.parse_args()
-
     # the pairs without acceptance are meant, and need no warning
     logging.getLogger("dflash2").setLevel(logging.ERROR)
-    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {'/'.join(_core.cpu_features())}"
-    llama_cpp = _core.llama_cpp_commit()
-    if not args.json:
-        print(f"dflash2 {__version__}, llama.cpp {llama_cpp[:8]}, {machine}\n{HEADER}", flush=True)
-    cells: list[Cell] = []
     with nullcontext(args.cache) if args.cache else tempfile.TemporaryDirectory() as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         setting = Setting(Path(folder), args.threads, args.quick, args.seeds)
-        for row in args.only:
-            for cell in ROWS[row](setting):
-                cells.append(cell)
-                if not args.json:
-                    print(cell.line(), flush=True)
-    if args.json:
-        result = {"version": __version__, "llama_cpp": llama_cpp, "machine": machine}
-        print(json.dumps(result | {"cells": [cell.as_dict() for cell in cells]}, indent=2))
+        run_rows(ROWS, setting, args)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dflash2 import Dflash2Engine, SamplingParams, _core, demo
+from dflash2 import demo
+from dflash2.options import FusedOps
 from numpy.typing import NDArray
 from reference import Target
+from test_fused_ops import ANCHOR, FUSED_AND_COMPOSED, N_CONTEXT, batch_traces, open_engine
 from tiny import Pair
 
 DEVICE = os.environ.get("DFLASH2_DEVICE", "CUDA0").lower()
-N_CONTEXT, ANCHOR = 40, 65
 # Sums of some hundred float32 in another order, some of whose results are rounded to F16 for the
 # next product. Wants NVIDIA_TF32_OVERRIDE=0: cuBLAS rounds to TF32 what composed scores multiply.
 TOLERANCE = 1e-3
-
-
-def open_engine(target: Path, drafter: Path, device: str, fused_ops: str) -> _core.Engine:
-    options = _core.EngineOptions()
-    options.model, options.draft, options.device = str(target), str(drafter), device
-    options.fused_ops, options.n_ctx, options.n_threads = fused_ops, 640, 2
-    options.cache_type, options.flash_attn = "f32", "off"
-    engine = _core.Engine(options)
-    assert engine.stats().fused_ops == fused_ops
-    return engine
 
 
 def assert_drafts(
@@ -37,9 +28,17 @@ def assert_drafts(
     contexts: list[tuple[NDArray[np.float32], int]],
     report: Callable[[str], None],
 ) -> None:
+    forms: list[tuple[str, FusedOps]] = [
+        (DEVICE, "fused"),
+        (DEVICE, "composed"),
+        ("cpu", "fused"),
+    ]
     lattices = [
-        [open_engine(target, drafter, device, form).draft_lattice(*of) for of in contexts]
-        for device, form in ((DEVICE, "fused"), (DEVICE, "composed"), ("cpu", "fused"))
+        [
+            open_engine(target, drafter, form, n_threads=2, device=device).draft_lattice(*of)
+            for of in contexts
+        ]
+        for device, form in forms
     ]
     fused, composed, cpu = lattices
     for (ids, scores), (their_ids, their_scores) in zip(fused, composed, strict=True):
@@ -66,7 +65,7 @@ def test_random_drafter(
     drafter = make_drafter()
     tokens = np.random.default_rng(6).integers(0, 256, N_CONTEXT).tolist()
     outputs = Target(dense_target).layer_outputs(tokens)
-    taps = open_engine(dense_target, drafter, "cpu", "fused").tap_layers
+    taps = open_engine(dense_target, drafter, "fused").tap_layers
     features = np.concatenate([outputs[layer] for layer in taps], axis=1).astype(np.float32)
     assert_drafts(dense_target, drafter, [(features, ANCHOR)], report)
 
@@ -83,18 +82,7 @@ def test_demo_pair(golden: Path, demo_drafter: Path, report: Callable[[str], Non
 
 def test_batches_of_sequences(wavering_pair: Pair) -> None:
     """Blocks of several sequences in one decode, whose drafts the target accepts in part."""
-    prompts = [[3, 5], [7], [2, 9, 4], [11, 6], [8]]
-    params = SamplingParams(max_tokens=24, trace=True)
-    traces = {}
-    for fused_ops in ("fused", "composed"):
-        with Dflash2Engine(
-            wavering_pair.target,
-            wavering_pair.drafter,
-            device=DEVICE,
-            depth=7,
-            n_parallel=3,
-            n_ctx=128,
-            fused_ops=fused_ops,
-        ) as engine:
-            traces[fused_ops] = [result.trace for result in engine.generate(prompts, params)]
-    assert traces["fused"] == traces["composed"]
+    fused, composed = (
+        batch_traces(wavering_pair, fused_ops, device=DEVICE) for fused_ops in FUSED_AND_COMPOSED
+    )
+    assert fused == composed
