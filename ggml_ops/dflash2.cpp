@@ -266,6 +266,17 @@ ggml_tensor * ggml_dflash2_score_composed(ggml_context * ctx,
     return ggml_add(ctx, all, ggml_reshape_4d(ctx, unary, k, 1, n_slots, n_seqs));
 }
 
+// the last of the parameters: ggml uses the first five
+constexpr int FEW_ROWS = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1;
+
+void ggml_dflash2_few_rows(ggml_tensor * attention) {
+    ggml_set_op_params_i32(attention, FEW_ROWS, 1);
+}
+
+bool ggml_dflash2_wants_few_rows(const ggml_tensor * attention) {
+    return ggml_get_op_params_i32(attention, FEW_ROWS) != 0;
+}
+
 bool ggml_dflash2_is_native(ggml_backend_sched_t sched, ggml_cgraph * graph, ggml_op op) {
     // an accelerator of the CPU, such as BLAS, has the same memory
     const auto on_cpu = [sched](ggml_tensor * tensor) {

@@ -24,6 +24,7 @@ void register_options(py::module_ & module) {
         .def_readwrite("depth", &EngineOptions::depth, "-1: automatic.")
         .def_readwrite("p_min", &EngineOptions::p_min, "0: off.")
         .def_readwrite("fused_ops", &EngineOptions::fused_ops)
+        .def_readwrite("draft_head", &EngineOptions::draft_head)
         .def_readwrite("verify", &EngineOptions::verify)
         .def_readwrite("cache_type", &EngineOptions::cache_type)
         .def_readwrite("rpc", &EngineOptions::rpc, "host:port, separated by commas.");

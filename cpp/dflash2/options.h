@@ -22,8 +22,11 @@ struct EngineOptions {
     float       p_min        = 0.0f;    // a draft ends before the first slot whose best probability is lower
     std::string verify       = "auto";  // "auto", "reject", "block", "match"
     std::string cache_type   = "f16";   // type of both K and V caches of the target: f32, f16, bf16, q8_0, q4_0 ...
-    std::string fused_ops = "auto";  // graph of the drafter: "auto", "fused", "composed", "upstream" (llama.cpp's own)
-    std::string rpc;                 // "host:port,...": RPC servers whose devices are added
+    // Graph of the drafter: "auto", "fused", "composed", or "upstream": llama.cpp's own, with its attention in both models
+    std::string fused_ops = "auto";
+    // LM head of the drafter: "target", "q4_0" (a copy of the target's), "auto": a copy where it pays
+    std::string draft_head = "auto";
+    std::string rpc;  // "host:port,...": RPC servers whose devices are added
 };
 
 // How one request is sampled. vLLM's names, and llama.cpp's where vLLM has none; the defaults switch every sampler off,

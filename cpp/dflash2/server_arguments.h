@@ -89,6 +89,18 @@ void add_server_arguments(const AddOpt & add_opt) {
                    }),
         "LLAMA_ARG_DFLASH2_P_MIN");
 
+    add(common_arg(
+            { "--dflash2-head" }, "auto|target|q4_0",
+            "LM head that the DFlash 2 drafter computes with: the target's, or a copy of it in Q4_0, which takes "
+            "memory and is faster on a CPU; auto: a copy where it pays (default: auto)",
+            [](common_params & params, const std::string & value) {
+                if (value != "auto" && value != "target" && value != "q4_0") {
+                    throw std::invalid_argument("'" + value + "' is none of auto, target, q4_0");
+                }
+                params.speculative.dflash2.draft_head = value;
+            }),
+        "LLAMA_ARG_DFLASH2_HEAD");
+
     add(common_arg({ "--dflash2-ctx" }, "N",
                    "positions of each slot that the DFlash 2 drafter can draft at, and keeps a cache for where it does "
                    "not look at a window only (default: 0, as many as the slot has)",

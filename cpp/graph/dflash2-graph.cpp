@@ -58,6 +58,18 @@ int64_t fast_rows(const ggml_tensor * weight, int64_t n) {
     }
 }
 
+// `rows`, of which the first n matter, for a product with `weight`. Zeros, since the rows of the anchors lie between those
+// of the slots
+ggml_tensor * pad_rows(const llm_graph_context & graph, ggml_tensor * rows, int64_t n, const ggml_tensor * weight) {
+    const auto n_more = (int) (fast_rows(weight, n) - rows->ne[1]);
+    return n_more > 0 ? ggml_pad(graph.ctx0, rows, 0, n_more, 0, 0) : rows;
+}
+
+// The first n rows
+ggml_tensor * first_rows(const llm_graph_context & graph, ggml_tensor * rows, int64_t n) {
+    return ggml_view_2d(graph.ctx0, rows, rows->ne[0], n, rows->nb[1], 0);
+}
+
 }  // namespace
 
 int32_t dflash2_resolve(ggml_backend_sched * sched, ggml_cgraph * graph) {
@@ -78,7 +90,10 @@ ggml_tensor * dflash2_build_conv(const llm_graph_context & graph,
         graph.ctx0, hidden, dynamic, base, residual, side, (int) block_rows(graph));
 }
 
-ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, const ggml_tensor * head) {
+ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, ggml_tensor *& head) {
+    if (graph.cparams.dflash2_head) {
+        head = graph.cparams.dflash2_head;
+    }
     const int64_t n_rows   = block_rows(graph);
     const int64_t n_blocks = graph.ubatch.n_seqs_unq;
     const int64_t n_slots  = slot_count(graph);
@@ -91,10 +106,7 @@ ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * h
     if (n_blocks > 1) {
         slots = ggml_cont(graph.ctx0, slots);
     }
-    slots = ggml_reshape_2d(graph.ctx0, slots, hidden->ne[0], n_slots);
-    // rows of zeros, since those of the anchors lie between the others
-    const auto n_more = (int) (fast_rows(head, n_slots) - n_slots);
-    return n_more > 0 ? ggml_pad(graph.ctx0, slots, 0, n_more, 0, 0) : slots;
+    return pad_rows(graph, ggml_reshape_2d(graph.ctx0, slots, hidden->ne[0], n_slots), n_slots, head);
 }
 
 void dflash2_build_selector(const llm_graph_context & graph,
@@ -104,8 +116,7 @@ void dflash2_build_selector(const llm_graph_context & graph,
                             ggml_tensor *             tokens) {
     const auto &  hparams = graph.hparams;
     const int64_t n_slots = slot_count(graph);
-    logits                = ggml_view_2d(graph.ctx0, logits, logits->ne[0], n_slots, logits->nb[1], 0);
-    slots                 = ggml_view_2d(graph.ctx0, slots, slots->ne[0], n_slots, slots->nb[1], 0);
+    logits                = first_rows(graph, logits, n_slots);
 
     const int     n_cand = model.dflash_selector_hidden ? (int) hparams.dflash_selector_top_k : 1;
     ggml_tensor * ids    = (fused(graph, LLAMA_DFLASH2_TOPK) ? ggml_dflash2_topk : ggml_dflash2_topk_composed)(
@@ -120,10 +131,12 @@ void dflash2_build_selector(const llm_graph_context & graph,
 
     const int64_t n_rows  = block_rows(graph);
     ggml_tensor * anchors = ggml_view_2d(graph.ctx0, tokens, 1, graph.ubatch.n_seqs_unq, n_rows * tokens->nb[0], 0);
-    ggml_tensor * gate    = graph.build_lora_mm(model.dflash_selector_hidden, slots);
+    ggml_tensor * gate    = graph.build_lora_mm(model.dflash_selector_hidden,
+                                                pad_rows(graph, slots, n_slots, model.dflash_selector_hidden));
     ggml_tensor * scores  = (fused(graph, LLAMA_DFLASH2_SCORE) ? ggml_dflash2_score : ggml_dflash2_score_composed)(
-        graph.ctx0, logits, ids, gate, model.dflash_selector_prev, model.dflash_selector_next, anchors,
-        (int) n_rows - 1, hparams.f_logit_scale, hparams.f_final_logit_softcapping);
+        graph.ctx0, logits, ids, first_rows(graph, gate, n_slots), model.dflash_selector_prev,
+        model.dflash_selector_next, anchors, (int) n_rows - 1, hparams.f_logit_scale,
+        hparams.f_final_logit_softcapping);
     graph.cb(scores, "dflash2_scores", -1);
     keep(scores);
     ggml_build_forward_expand(graph.gf, scores);
@@ -132,6 +145,10 @@ void dflash2_build_selector(const llm_graph_context & graph,
 
 int32_t llama_get_dflash2(const llama_context * ctx) {
     return ctx->get_cparams().dflash2;
+}
+
+const ggml_tensor * llama_dflash2_head(const llama_model * drafter, const llama_model * target) {
+    return drafter->output || target->output_s ? nullptr : target->output;
 }
 
 bool llama_read_dflash2(llama_context * ctx, int32_t * ids, size_t n_ids, float * scores, size_t n_scores) {

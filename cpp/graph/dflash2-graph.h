@@ -23,8 +23,9 @@ ggml_tensor * dflash2_build_conv(const llm_graph_context & graph,
                                  int                       side);
 
 // The rows of `hidden`, [n_embd, tokens], that are slots, for a product with `head`: [n_embd, slots of all blocks], and
-// zeros after them where that makes the product faster. Null when the blocks have none
-ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, const ggml_tensor * head);
+// zeros after them where that makes the product faster. Null when the blocks have none.
+// head: the model's; cparams.dflash2_head takes its place
+ggml_tensor * dflash2_slot_rows(const llm_graph_context & graph, ggml_tensor * hidden, ggml_tensor *& head);
 
 // Candidates and scores as outputs of the graph; of DFlash 1, which has no selector, the best candidate alone.
 // logits: [n_vocab, rows] of the head, not transformed yet; slots: [n_embd, rows] of dflash2_slot_rows(); tokens: ids of

@@ -17,10 +17,16 @@ enum llama_dflash2 {
     LLAMA_DFLASH2_FUSED    = LLAMA_DFLASH2_COMPOSED | LLAMA_DFLASH2_CONV | LLAMA_DFLASH2_TOPK | LLAMA_DFLASH2_SCORE,
     // of the fused ops those that run where their input is: the others would be taken to the CPU and back
     LLAMA_DFLASH2_AUTO = 16 | LLAMA_DFLASH2_FUSED,
+    // of a target: the graph of its architecture. Whatever is not upstream has ggml_dflash2_few_rows()
+    LLAMA_DFLASH2_TARGET = 32,
 };
 
 // What a context has: never LLAMA_DFLASH2_AUTO
 LLAMA_API int32_t llama_get_dflash2(const llama_context * ctx);
+
+// The LM head of a target as it lies in memory, [n_embd, n_vocab]: what llama_context_params::dflash2_head can replace
+// for its drafter. Null where the drafter has a head of its own, or the product is scaled
+LLAMA_API const ggml_tensor * llama_dflash2_head(const llama_model * drafter, const llama_model * target);
 
 // Copies what the last decode of blocks left: `ids` I32 [sequences][slots][K], ordered by (logit descending, id
 // ascending), and `scores` F32 [sequences][slots][K predecessors][K candidates]; n_ids, n_scores: elements of each.

@@ -57,6 +57,11 @@ Drafter::Drafter(const Params & params, const Target & target, const DrafterInfo
     context.n_outputs_max = context.n_ubatch;
     context.ctx_other     = target.context();
 
+    // the graph of llama.cpp takes no other head than the target's
+    const bool upstream = params.fused_ops == "upstream";
+    head_.emplace(upstream ? "target" : params.draft_head, model_.get(), target.model(), context.n_threads);
+    context.dflash2_head = head_->tensor();
+
     context.dflash2         = graph_of(params.fused_ops);
     context.dflash2_n_vocab = real_vocabulary(llama_model_get_vocab(target.model()), info);
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "common.h"
+#include "draft_head.h"
 #include "llama-cpp.h"
 #include "pair.h"
 #include "target.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,8 @@ public:
         std::string          path;
         llama_model_params   model;
         llama_context_params context;
-        std::string          fused_ops = "auto";  // as EngineOptions::fused_ops
+        std::string          fused_ops  = "auto";  // as EngineOptions::fused_ops
+        std::string          draft_head = "auto";  // as EngineOptions::draft_head
     };
 
     // max_depth: most tokens a block will draft, below info.block_size. throws ModelLoadError
@@ -67,6 +70,7 @@ public:
 
     llama_context *     context() const { return context_.get(); }
     const DrafterInfo & info() const { return info_; }
+    const DraftHead &   head() const { return *head_; }
     // How the ops of DFlash 2 run, as Stats::fused_ops says it
     std::string fused_ops() const;
 
@@ -85,12 +89,13 @@ private:
     Lattice              read_upstream(int32_t block, int32_t depth) const;
     Lattice              read_argmax(int32_t block, int32_t depth) const;
 
-    DrafterInfo          info_;
-    int32_t              n_features_;
-    int32_t              n_vocab_;
-    std::vector<Backlog> backlogs_;  // [sequences]
-    llama_model_ptr      model_;
-    llama_context_ptr    context_;
+    DrafterInfo              info_;
+    int32_t                  n_features_;
+    int32_t                  n_vocab_;
+    std::vector<Backlog>     backlogs_;  // [sequences]
+    llama_model_ptr          model_;
+    std::optional<DraftHead> head_;
+    llama_context_ptr        context_;
 };
 
 }  // namespace dflash2

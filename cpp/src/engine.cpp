@@ -46,6 +46,10 @@ void check_options(const EngineOptions & options) {
         throw std::invalid_argument("[engine] fused_ops is \"" + options.fused_ops +
                                     "\", it must be auto, fused, composed or upstream");
     }
+    if (options.draft_head != "auto" && options.draft_head != "target" && options.draft_head != "q4_0") {
+        throw std::invalid_argument("[engine] draft_head is \"" + options.draft_head +
+                                    "\", it must be auto, target or q4_0");
+    }
     if (!(options.p_min >= 0 && options.p_min <= 1)) {
         throw std::invalid_argument("[engine] p_min is " + std::to_string(options.p_min) + ", it must be from 0 to 1");
     }
@@ -57,7 +61,8 @@ void check_options(const EngineOptions & options) {
 }
 
 Drafter::Params drafter_params(const EngineOptions & options, BackendParams & backend, const Target & target) {
-    Drafter::Params params{ options.draft, backend.model_params(), backend.context_params(), options.fused_ops };
+    Drafter::Params params{ options.draft, backend.model_params(), backend.context_params(), options.fused_ops,
+                            options.draft_head };
     params.context.n_seq_max = options.n_parallel;
     params.context.n_ctx     = llama_n_ctx(target.context());
     // Quantized drafter caches lose acceptance and save little: a drafter has few layers

@@ -125,7 +125,7 @@ void ServerSpeculation::Impl::describe() const {
     };
     const DrafterMemory memory = memory_of(*drafter);
     log_line(LogLevel::info, "drafter " + path + ": weights " + mib(memory.weights) + ", cache " + mib(memory.cache) +
-                                 ", compute buffers " + mib(memory.compute));
+                                 ", compute buffers " + mib(memory.compute) + ", copy of the head " + mib(memory.head));
     log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") + std::to_string(depth) +
                                  " tokens a cycle, verify rule " + options.verify + ", ops of the drafter " +
                                  drafter->fused_ops());
@@ -438,7 +438,11 @@ common_json ServerSpeculation::props() const {
         { "window", info.window },
         { "n_ctx", llama_n_ctx_seq(impl->drafter->context()) },
         { "fused_ops", impl->drafter->fused_ops() },
-        { "memory", { { "weights", memory.weights }, { "cache", memory.cache }, { "compute", memory.compute } } },
+        { "memory",
+          { { "weights", memory.weights },
+            { "cache", memory.cache },
+            { "compute", memory.compute },
+            { "head", memory.head } } },
     };
 }
 

@@ -94,9 +94,10 @@ open_server_drafter(const common_params & params, const Target & target, const D
     own.load_progress_callback = nullptr;
     own.kv_overrides.clear();
     place_layers(own, draft, target.model());
-    return std::make_unique<Drafter>(
-        Drafter::Params{ draft.mparams.path, common_model_params_to_llama(own), context_params(params, target, info) },
-        target, info, draft.n_max);
+    Drafter::Params opened{ draft.mparams.path, common_model_params_to_llama(own),
+                            context_params(params, target, info) };
+    opened.draft_head = params.speculative.dflash2.draft_head;
+    return std::make_unique<Drafter>(opened, target, info, draft.n_max);
 }
 
 DrafterMemory memory_of(const Drafter & drafter) {
@@ -106,6 +107,7 @@ DrafterMemory memory_of(const Drafter & drafter) {
         memory.cache += data.context;
         memory.compute += data.compute;
     }
+    memory.head = drafter.head().n_bytes();
     return memory;
 }
 

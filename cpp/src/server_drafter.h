@@ -18,6 +18,7 @@ struct DrafterMemory {
     size_t weights = 0;
     size_t cache   = 0;
     size_t compute = 0;
+    size_t head    = 0;  // copy of the target's
 };
 
 DrafterMemory memory_of(const Drafter & drafter);

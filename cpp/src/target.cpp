@@ -1,6 +1,7 @@
 #include "target.h"
 
 #include "dflash2/errors.h"
+#include "llama-dflash2.h"
 #include "llama-ext.h"
 #include "logging.h"
 #include "process.h"
@@ -35,6 +36,7 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     const int32_t n_rows = options.n_parallel * (n_draft + 1) + 1;
 
     llama_context_params params = backend.context_params();
+    params.dflash2              = options.fused_ops == "upstream" ? LLAMA_DFLASH2_UPSTREAM : LLAMA_DFLASH2_TARGET;
     params.n_seq_max            = options.n_parallel;
     params.n_ctx                = (uint32_t) (std::max<int64_t>(n_ctx, n_rows) * options.n_parallel);
     params.n_batch              = std::max(options.n_batch, n_rows);

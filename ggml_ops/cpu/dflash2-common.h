@@ -1,8 +1,14 @@
 #pragma once
 
 #include "ggml-cpu-impl.h"
+#include "simd-mappings.h"
 
 #include <cstdint>
+
+// The vectors of SVE and RVV have no size at compile time: there the compiler makes them of the plain loops.
+#if defined(GGML_SIMD) && !defined(__ARM_FEATURE_SVE) && !defined(__riscv_v_intrinsic)
+#define DFLASH2_SIMD
+#endif
 
 namespace dflash2 {
 

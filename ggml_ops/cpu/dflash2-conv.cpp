@@ -1,13 +1,7 @@
 #include "dflash2-common.h"
 #include "dflash2-cpu.h"
-#include "simd-mappings.h"
 
 #include <algorithm>
-
-// The vectors of SVE and RVV have no size at compile time: there the compiler makes them of the plain loops.
-#if defined(GGML_SIMD) && !defined(__ARM_FEATURE_SVE) && !defined(__riscv_v_intrinsic)
-#define DFLASH2_SIMD
-#endif
 
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include "ggml.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -15,6 +16,10 @@ struct ggml_compute_params;
 void ggml_compute_forward_dflash2_conv(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void ggml_compute_forward_dflash2_topk(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void ggml_compute_forward_dflash2_score(const struct ggml_compute_params * params, struct ggml_tensor * dst);
+
+// GGML_OP_FLASH_ATTN_EXT where it was asked for by ggml_dflash2_few_rows(). False: it has not, or this is none of its cases;
+// nothing is done then. Uses the params->wdata that ggml has for the op
+bool ggml_compute_forward_dflash2_few_rows(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
 // Bytes of params->wdata that a kernel uses with n_tasks threads
 size_t ggml_dflash2_topk_work_size(const struct ggml_tensor * node, int n_tasks);

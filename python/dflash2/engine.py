@@ -13,7 +13,14 @@ from dflash2.generation import TextGenerator
 from dflash2.hub import StrPath
 from dflash2.models import resolve_drafter, resolve_target
 from dflash2.native import forward_log, generation_stats, load_backends, show_log
-from dflash2.options import EngineOptions, FlashAttention, FusedOps, VerifyRule, native_options
+from dflash2.options import (
+    DraftHead,
+    EngineOptions,
+    FlashAttention,
+    FusedOps,
+    VerifyRule,
+    native_options,
+)
 from dflash2.scheduler import Scheduler
 from dflash2.types import GenerationStats
 
@@ -45,6 +52,7 @@ class Dflash2Engine(TextGenerator):
         p_min: float = 0.0,
         verify: VerifyRule = "auto",
         fused_ops: FusedOps = "auto",
+        draft_head: DraftHead = "auto",
         cache_type: str = "f16",
         rpc: str | Sequence[str] | None = None,
         verbose: bool = False,
@@ -73,7 +81,12 @@ class Dflash2Engine(TextGenerator):
                 "match", and their stats say so.
             fused_ops: How the drafter's graph is built: "auto" is "fused" where every device that
                 runs it has the ops and "composed" of llama.cpp's elsewhere; "upstream" is
-                llama.cpp's own graph, to compare with. `stats.fused_ops` says which it is.
+                llama.cpp's own graph, and its attention in both models, to compare with.
+                `stats.fused_ops` says which it is.
+            draft_head: The LM head that drafts are made with. "q4_0" is a copy of the target's in that
+                type, which a CPU computes two to three times as fast as F16 or Q6_K; "auto" makes
+                it where the target's is computed on the CPU and is a large part of the target.
+                It costs memory, and never changes what is verified.
             cache_type: Type of the target's K and V caches, such as "f16" or "q8_0".
             rpc: "host:port" of RPC servers whose devices are added; several as a sequence or
                 separated by commas.
@@ -105,6 +118,7 @@ class Dflash2Engine(TextGenerator):
             p_min=p_min,
             verify=verify,
             fused_ops=fused_ops,
+            draft_head=draft_head,
             cache_type=cache_type,
             rpc=rpc,
         )

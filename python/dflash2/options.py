@@ -22,6 +22,7 @@ from dflash2.checks import (
 FlashAttention = Literal["auto", "on", "off"]
 VerifyRule = Literal["auto", "reject", "block", "match"]
 FusedOps = Literal["auto", "fused", "composed", "upstream"]
+DraftHead = Literal["auto", "target", "q4_0"]
 
 
 class EngineOptions(TypedDict, total=False):
@@ -38,6 +39,7 @@ class EngineOptions(TypedDict, total=False):
     p_min: float
     verify: VerifyRule
     fused_ops: FusedOps
+    draft_head: DraftHead
     cache_type: str
     rpc: str | Sequence[str] | None
     verbose: bool
@@ -58,6 +60,7 @@ def native_options(
     p_min: float,
     verify: str,
     fused_ops: str,
+    draft_head: str,
     cache_type: str,
     rpc: str | Sequence[str] | None,
 ) -> _core.EngineOptions:
@@ -82,6 +85,7 @@ def native_options(
     options.p_min = number("p_min", p_min, Range(0, 1))
     options.verify = choice("verify", verify, get_args(VerifyRule))
     options.fused_ops = choice("fused_ops", fused_ops, get_args(FusedOps))
+    options.draft_head = choice("draft_head", draft_head, get_args(DraftHead))
     options.cache_type = _text("cache_type", cache_type)
     options.rpc = ",".join(_reachable(server) for server in _servers(rpc))
     return options

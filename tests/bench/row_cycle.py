@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cells import Cell, Setting
 from dflash2 import Dflash2Engine, SamplingParams, demo
+from dflash2.options import EngineOptions
 from stock import ask, stock_server
 from targets import demo_target
 from turns import engine_contender, mixed_prompts, server_contender, take_turns, thread_options
@@ -18,25 +19,33 @@ def cells(setting: Setting) -> Iterator[Cell]:
     n_prompts, n_tokens, repeats = (1, 16, 1) if setting.quick else (6, 96, 5)
     target, drafter = demo_target("F16", setting.folder), demo.drafter_path()
     prompts = mixed_prompts(n_prompts)
+    options: EngineOptions = {"depth": DEPTH, "n_ctx": 2048, "n_threads": setting.n_threads}
     with (
-        Dflash2Engine(
-            target, drafter, depth=DEPTH, n_ctx=2048, n_threads=setting.n_threads
-        ) as engine,
+        Dflash2Engine(target, drafter, **options) as engine,
+        Dflash2Engine(target, drafter, fused_ops="upstream", **options) as upstream,
         stock_server(target, drafter, DEPTH, thread_options(setting.n_threads)) as address,
     ):
         turns = take_turns(
             {
                 "ours": engine_contender(engine, SamplingParams()),
+                "upstream": engine_contender(upstream, SamplingParams()),
                 "stock": server_contender(address, temperature=0),
             },
             [[prompt] for prompt in prompts],
             n_tokens=n_tokens,
             repeats=repeats,
         )
-    # both run the same pass over DEPTH + 1 rows, but only the engine tells its time
-    passes = [turn.target_ms for turn in turns["ours"]]
+    # the server does not tell the time of its pass over DEPTH + 1 rows, which is that of an engine
+    # with llama.cpp's attention
+    passes = {
+        name: [turn.target_ms for turn in turns[engine]]
+        for name, engine in (("ours", "ours"), ("stock", "upstream"))
+    }
     ours, stock = (
-        [turn.cycle_ms - target_ms for turn, target_ms in zip(turns[name], passes, strict=True)]
+        [
+            turn.cycle_ms - target_ms
+            for turn, target_ms in zip(turns[name], passes[name], strict=True)
+        ]
         for name in ("ours", "stock")
     )
     ratios = [a / b for a, b in zip(ours, stock, strict=True)]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from cells import Cell, Setting
 from dflash2 import Dflash2Engine, SamplingParams
-from dflash2.options import FusedOps
+from dflash2.options import DraftHead, FusedOps
 from large_pairs import QWEN3_4B, SMALL, write_plain_drafter, write_random_pair
 from turns import Turn, engine_contender, take_turns
 
@@ -17,11 +17,14 @@ def cells(setting: Setting) -> Iterator[Cell]:
     shape = SMALL if setting.quick else QWEN3_4B
     pair = write_random_pair(setting.folder, shape)
     plain = write_plain_drafter(setting.folder, shape)
-    graphs: dict[str, FusedOps] = {
-        "plain": "fused",
-        "fused": "fused",
-        "upstream": "upstream",
-        "composed": "composed",
+    # graph and head: what DFlash 2 adds to DFlash 1 is told with the target's head, as stock has it
+    graphs: dict[str, tuple[FusedOps, DraftHead]] = {
+        "plain": ("fused", "target"),
+        "fused": ("fused", "target"),
+        "plain, copied head": ("fused", "q4_0"),
+        "ours": ("auto", "auto"),
+        "upstream": ("upstream", "target"),
+        "composed": ("composed", "target"),
     }
     with ExitStack() as stack:
         turns = take_turns(
@@ -30,16 +33,17 @@ def cells(setting: Setting) -> Iterator[Cell]:
                     stack.enter_context(
                         Dflash2Engine(
                             pair.target,
-                            plain if name == "plain" else pair.drafter,
+                            plain if name.startswith("plain") else pair.drafter,
                             depth=DEPTH,
                             fused_ops=fused_ops,
+                            draft_head=head,
                             n_ctx=512,
                             n_threads=setting.n_threads,
                         )
                     ),
                     SamplingParams(),
                 )
-                for name, fused_ops in graphs.items()
+                for name, (fused_ops, head) in graphs.items()
             },
             [[list(b"some prompt")]],
             # short turns: what is compared are neighbours in time, on a machine whose speed drifts
@@ -65,8 +69,12 @@ def cells(setting: Setting) -> Iterator[Cell]:
         details={"cycle_ms": cycle},
     )
     yield _ratio(
-        "draft pass of llama.cpp's graph over ours", draft["upstream"], draft["fused"], at_least=1.1
+        "the pass, both with a copied head", draft["ours"], draft["plain, copied head"]
     )
+    yield _ratio(
+        "draft pass of llama.cpp's graph over ours", draft["upstream"], draft["ours"], at_least=1.1
+    )
+    yield _ratio("the same, both with the target's head", draft["upstream"], draft["fused"])
     yield _ratio("composed draft pass over fused", draft["composed"], draft["fused"])
 
 

@@ -44,6 +44,7 @@ _tensor = POINTER(_Fields)
 _conv = [c_void_p, _tensor, _tensor, _tensor, _tensor, c_int, c_int]
 _topk = [c_void_p, _tensor, c_int, c_int]
 _score = [c_void_p, *[_tensor] * 6, c_int, c_float, c_float]
+_attention = [c_void_p, *[_tensor] * 4, c_float, c_float, c_float]
 _FUNCTIONS = {
     "ggml-base": {
         "ggml_init": (c_void_p, [_InitParams]),
@@ -60,6 +61,9 @@ _FUNCTIONS = {
         "ggml_new_graph": (c_void_p, [c_void_p]),
         "ggml_build_forward_expand": (None, [c_void_p, _tensor]),
         "ggml_backend_graph_compute": (c_int, [c_void_p, c_void_p]),
+        "ggml_flash_attn_ext": (_tensor, _attention),
+        "ggml_flash_attn_ext_add_sinks": (None, [_tensor, _tensor]),
+        "ggml_dflash2_few_rows": (None, [_tensor]),
         "ggml_dflash2_conv": (_tensor, _conv),
         "ggml_dflash2_conv_composed": (_tensor, _conv),
         "ggml_dflash2_topk": (_tensor, _topk),
@@ -124,7 +128,7 @@ class Graph:
 
     def table(self, values: F32, kind: Type) -> Tensor:
         """`values` as ggml stores them in a type."""
-        return self._new(kind, values.shape, store(values, kind)[0])
+        return self._new(kind, values.shape, store(values.reshape(-1, values.shape[-1]), kind)[0])
 
     def conv(
         self,
@@ -158,6 +162,25 @@ class Graph:
     ) -> Tensor:
         tensors = (logits, ids, gate, predecessor, successor, anchors)
         return self.call(_name("score", composed), *tensors, n_slots, multiplier, softcap)
+
+    def attention(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        sinks: Tensor | None,
+        scale: float,
+        softcap: float = 0.0,
+        *,
+        few_rows: bool,
+    ) -> Tensor:
+        """Stock's op, on our kernel where few rows are asked for."""
+        node = self.call("ggml_flash_attn_ext", q, keys, values, mask, scale, 0.0, softcap)
+        _function("ggml_flash_attn_ext_add_sinks")(node, sinks)
+        if few_rows:
+            _function("ggml_dflash2_few_rows")(node)
+        return node
 
     def top_k(self, logits: Tensor, k: int) -> Tensor:
         """Stock's own, in no order."""

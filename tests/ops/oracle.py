@@ -1,4 +1,4 @@
-"""What the three ops compute, in float64, and how far a result may be from it."""
+"""What the ops compute, in float64, and how far a result may be from it."""
 
 from typing import Any
 
@@ -78,6 +78,43 @@ def score(
         pair = (predecessor[before] * z) @ successor[candidates].T.astype(np.float64)
         out[sequence, slot] = unary[row] + pair
     return out
+
+
+def attention(
+    q: NDArray[Any],
+    keys: NDArray[Any],
+    values: NDArray[Any],
+    mask: NDArray[Any] | None,
+    sinks: NDArray[Any] | None,
+    scale: float,
+    softcap: float = 0.0,
+) -> Array:
+    """Softmax attention; neighbouring heads share keys and values.
+
+    Args:
+        q: [batches, heads, rows, width].
+        keys, values: [batches, heads of keys, keys, width].
+        mask: Added to the scores, broadcast to [batches, heads, rows, keys].
+        sinks: [heads], the score of one more key without a value.
+
+    Returns:
+        [batches, rows, heads, width of the values].
+    """
+    n_shared = q.shape[1] // keys.shape[1]
+    keys, values = (np.repeat(part.astype(np.float64), n_shared, axis=1) for part in (keys, values))
+    scores = scale * (q.astype(np.float64) @ keys.swapaxes(2, 3))
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        sink = np.broadcast_to(sinks[:, None, None], (*scores.shape[:3], 1))
+        scores = np.concatenate([scores, sink], axis=3)
+    greatest = scores.max(axis=3, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(greatest), greatest, 0))
+    total = weights.sum(axis=3, keepdims=True)
+    weights /= np.where(total > 0, total, 1)
+    return (weights[..., : keys.shape[2]] @ values).swapaxes(1, 2)
 
 
 def nmse(found: NDArray[Any], expected: Array) -> float:

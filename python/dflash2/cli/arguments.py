@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from dflash2 import Dflash2Engine, SamplingParams, demo
-from dflash2.options import FlashAttention, FusedOps, VerifyRule
+from dflash2.options import DraftHead, FlashAttention, FusedOps, VerifyRule
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -83,6 +83,13 @@ _ENGINE: tuple[_Flag, ...] = (
         str,
         "|".join(get_args(FusedOps)),
         "how the drafter's graph is built",
+    ),
+    (
+        ("--draft-head",),
+        "draft_head",
+        str,
+        "|".join(get_args(DraftHead)),
+        "LM head that drafts are made with",
     ),
     (("--cache-type",), "cache_type", str, "TYPE", "type of the target's K and V caches"),
     (("--rpc",), "rpc", str, "SERVERS", "host:port of RPC servers, with commas"),

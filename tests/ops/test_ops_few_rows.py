@@ -1,0 +1,172 @@
+"""Attention of a few rows on the CPU against the formula, and against what it must not depend on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
+
+from . import oracle
+from .ggml import F32, Graph, store
+
+# ggml's own kernel sums values in F16 and rounds queries: two orders of magnitude beyond this
+MAX_NMSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Case:
+    """q [batches, heads, rows, width], keys and values likewise, as they were before storing.
+
+    mask: added to the scores, [batches, rows, keys].
+    """
+
+    q: F32
+    keys: F32
+    values: F32
+    mask: F32 | None = None
+    sinks: F32 | None = None
+    softcap: float = 0.0
+    kind: Type = Type.F16
+
+    @property
+    def scale(self) -> float:
+        return float(self.q.shape[-1] ** -0.5)
+
+    def expected(self) -> NDArray[np.float64]:
+        return oracle.attention(
+            self.q,
+            _stored(self.keys, self.kind),
+            _stored(self.values, self.kind),
+            None if self.mask is None else self.mask[:, None],
+            self.sinks,
+            self.scale,
+            self.softcap,
+        )
+
+    def run(self, *, few_rows: bool = True, n_threads: int = 1) -> NDArray[Any]:
+        """[batches, rows, heads, width]."""
+        with Graph() as graph:
+            found = graph.run(
+                graph.attention(
+                    graph.tensor(self.q),
+                    graph.table(self.keys, self.kind),
+                    graph.table(self.values, self.kind),
+                    None if self.mask is None else graph.table(self.mask[:, None], Type.F16),
+                    None if self.sinks is None else graph.tensor(self.sinks),
+                    self.scale,
+                    self.softcap,
+                    few_rows=few_rows,
+                ),
+                n_threads,
+            )
+        n_batches, n_heads, n_rows, _ = self.q.shape
+        return found.reshape(n_batches, n_rows, n_heads, -1)
+
+
+def _stored(values: F32, kind: Type) -> F32:
+    return store(values.reshape(-1, values.shape[-1]), kind)[1].reshape(values.shape)
+
+
+def random_case(
+    n_rows: int,
+    n_keys: int,
+    heads: tuple[int, int] = (4, 2),
+    widths: tuple[int, int] = (64, 64),
+    n_batches: int = 1,
+    seed: int = 0,
+    **options: Any,
+) -> Case:
+    """A causal mask over the last keys; heads: of queries and of keys; widths: of keys, values."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> F32:
+        return rng.standard_normal(shape, np.float32)
+
+    behind = np.arange(n_keys) - (n_keys - n_rows) > np.arange(n_rows)[:, None]
+    mask = np.where(behind & (np.arange(n_keys) > 0), np.float32(-np.inf), np.float32(0))
+    return Case(
+        **{
+            "q": 2 * normal(n_batches, heads[0], n_rows, widths[0]),
+            "keys": normal(n_batches, heads[1], n_keys, widths[0]),
+            "values": normal(n_batches, heads[1], n_keys, widths[1]),
+            "mask": np.repeat(mask[None], n_batches, axis=0),
+        }
+        | options
+    )
+
+
+def assert_right(case: Case, **how: Any) -> None:
+    assert oracle.nmse(case.run(**how), case.expected()) <= MAX_NMSE
+
+
+@pytest.mark.parametrize("n_keys", [1, 2, 31, 32, 63, 64, 65, 200, 1000])
+@pytest.mark.parametrize("n_rows", [1, 2, 4, 7, 8, 9, 17, 63])
+def test_rows_and_keys(n_rows: int, n_keys: int) -> None:
+    assert_right(random_case(n_rows, n_keys))
+
+
+@pytest.mark.parametrize("widths", [(16, 16), (40, 40), (80, 80), (128, 128), (192, 128), (257, 33)])
+def test_widths(widths: tuple[int, int]) -> None:
+    assert_right(random_case(5, 150, widths=widths))
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (9, 3), (8, 1), (6, 6), (32, 4)])
+@pytest.mark.parametrize("n_batches", [1, 3])
+def test_heads_and_batches(heads: tuple[int, int], n_batches: int) -> None:
+    assert_right(random_case(5, 90, heads, n_batches=n_batches), n_threads=2)
+
+
+@pytest.mark.parametrize("kind", [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0])
+def test_types_of_the_cache(kind: Type) -> None:
+    assert_right(random_case(5, 150, kind=kind))
+
+
+def test_without_a_mask_and_with_a_cap_and_sinks() -> None:
+    assert_right(random_case(3, 70, mask=None))
+    assert_right(random_case(3, 70, softcap=5.0))
+    for sink in (-30.0, 0.5, 30.0):
+        assert_right(random_case(3, 70, sinks=np.full(4, sink, np.float32)))
+
+
+def test_masks_of_blocks_and_of_whole_rows() -> None:
+    rng = np.random.default_rng(3)
+    mask = np.where(rng.random((2, 6, 300)) < 0.7, -np.inf, rng.standard_normal((2, 6, 300)))
+    mask = mask.astype(np.float16).astype(np.float32)
+    mask[0, :, 64:192] = -np.inf
+    mask[1, 3:, :128] = -np.inf
+    assert_right(random_case(6, 300, n_batches=2, mask=mask))
+    mask[1, 2] = -np.inf
+    case = random_case(6, 300, n_batches=2, mask=mask)
+    assert not case.run()[1, 2].any()
+
+
+def test_what_is_masked_is_not_looked_at() -> None:
+    """Cells that nobody has written may hold anything."""
+    case = random_case(4, 130)
+    assert case.mask is not None
+    case.mask[:, :, 70:] = -np.inf
+    expected = case.run()
+    case.keys[:, :, 128:], case.values[:, :, 128:] = np.nan, np.nan
+    np.testing.assert_array_equal(case.run(), expected)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
+def test_a_row_is_the_same_alone_and_among_others(n_threads: int) -> None:
+    """To the bit: verification must see what plain decoding sees."""
+    case = random_case(8, 333, (9, 3))
+    assert case.mask is not None
+    together = case.run(n_threads=n_threads)
+    for row in range(8):
+        q, mask = case.q[:, :, row : row + 1], case.mask[:, row : row + 1]
+        alone = Case(np.ascontiguousarray(q), case.keys, case.values, mask).run()
+        np.testing.assert_array_equal(together[:, row], alone[:, 0])
+
+
+def test_others_keep_the_kernel_of_ggml() -> None:
+    """Who has not asked, and who has many rows."""
+    case = random_case(4, 200)
+    assert oracle.nmse(case.run(few_rows=False), case.expected()) > MAX_NMSE
+    many = random_case(64, 200)
+    np.testing.assert_array_equal(many.run(), many.run(few_rows=False))
