@@ -119,8 +119,17 @@ def test_props(
     assert (told["block_size"], told["window"]) == (8, 32)
     assert told["max_depth"] == (7 if depth == "auto" else depth)
     assert told["fused_ops"] in ("fused", "composed")
-    assert set(told["memory"]) == {"weights", "cache", "compute"}
+    assert set(told["memory"]) == {"weights", "cache", "compute", "head"}
+    assert told["memory"]["head"] == 0
     assert told["memory"]["weights"] == pytest.approx(drafter.stat().st_size, rel=0.2)
+
+
+def test_copy_of_the_head_is_told(open_server: Open, dense_pair: Pair) -> None:
+    """Q4_0 is 18 bytes for 32 numbers."""
+    server = open_server(*dense_pair, "--dflash2-head", "q4_0")
+    n_vocab, n_embd = 320, 288
+    size = n_vocab * n_embd // 32 * 18
+    assert server.get("/props")["dflash2"]["memory"]["head"] == pytest.approx(size, rel=0.01)
 
 
 def test_cache_of_a_windowed_drafter_is_as_large_as_its_window(

@@ -36,6 +36,7 @@ def refusal(target: Path, options: Sequence[object], message: str) -> str:
         ("--dflash2-depth", ""),
         ("--dflash2-verify", "always"),
         ("--dflash2-verify", ""),
+        ("--dflash2-head", "f16"),
         ("--dflash2-p-min", "1.5"),
         ("--dflash2-p-min", "-0.1"),
         ("--dflash2-p-min", "nan"),
@@ -153,6 +154,7 @@ def test_help_has_every_flag(permutation_pair: Pair) -> None:
         "dflash2-depth",
         "dflash2-verify",
         "dflash2-p-min",
+        "dflash2-head",
         "dflash2-ctx",
     ):
         assert f"--{name}" in text
