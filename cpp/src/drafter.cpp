@@ -109,6 +109,23 @@ void Drafter::stage(llama_seq_id seq, llama_pos pos, const float * features) {
     }
 }
 
+void Drafter::stage_prompt(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row) {
+    stage(seq, pos, target, row);
+    if (std::find(prompts_.begin(), prompts_.end(), seq) == prompts_.end()) {
+        prompts_.push_back(seq);
+    }
+    if (++n_prompt_rows_ == (int32_t) llama_n_batch(context_.get())) {
+        inject_prompts();
+    }
+}
+
+void Drafter::inject_prompts() {
+    const std::vector<llama_seq_id> seqs = std::move(prompts_);
+    prompts_.clear();
+    n_prompt_rows_ = 0;
+    inject(seqs);
+}
+
 int32_t Drafter::backlog(llama_seq_id seq) const {
     return (int32_t) (backlogs_[seq].features.size() / n_features_);
 }
@@ -143,10 +160,13 @@ void Drafter::inject(const std::vector<llama_seq_id> & seqs) {
             }
         }
         backlog.first += n_rows;
-        backlog.features.clear();
     }
     if (batch.size() > 0) {
         process(context_.get(), batch, "drafter");
+    }
+    for (const llama_seq_id seq : seqs) {
+        // with its memory: a sequence seldom keeps as many rows again
+        std::vector<float>().swap(backlogs_[seq].features);
     }
 }
 
@@ -276,6 +296,8 @@ void Drafter::clear() {
     for (Backlog & backlog : backlogs_) {
         backlog.features.clear();
     }
+    prompts_.clear();
+    n_prompt_rows_ = 0;
 }
 
 llama_pos Drafter::first_needed(int32_t n_prompt) const {

@@ -31,6 +31,10 @@ public:
     // beyond the last position that can be drafted are not kept.
     void stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
     void stage(llama_seq_id seq, llama_pos pos, const float * features);
+    // The same for a row of a prompt, of which there are many at once: those that fill a batch are written to the cache
+    // as they come, the rest by inject_prompts(). throw Error, Interrupted
+    void stage_prompt(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
+    void inject_prompts();
     // Forgets what inject() would write for a sequence
     void drop_backlog(llama_seq_id seq) { backlogs_[seq].features.clear(); }
     // Rows that inject() would write
@@ -91,6 +95,10 @@ private:
     std::vector<Backlog> backlogs_;  // [sequences]
     llama_model_ptr      model_;
     llama_context_ptr    context_;
+
+    // Sequences with staged rows of a prompt, and how many those are
+    std::vector<llama_seq_id> prompts_;
+    int32_t                   n_prompt_rows_ = 0;
 };
 
 }  // namespace dflash2

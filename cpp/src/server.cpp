@@ -275,9 +275,8 @@ void ServerSpeculation::decoded(const common_batch & batch) {
         return;  // rows of an image that share one position in time: drafts look at the text after it
     }
     impl->guarded([&] {
-        bool                      found     = false;
-        bool                      only_ours = true;
-        std::vector<llama_seq_id> prompts;
+        bool found     = false;
+        bool only_ours = true;
         for (int32_t row = 0; row < batch.size(); ++row) {
             const llama_seq_id seq       = batch.tokens[row].seq_id;
             const llama_pos    pos       = batch.tokens[row].pos[0];
@@ -294,17 +293,16 @@ void ServerSpeculation::decoded(const common_batch & batch) {
             if (!slot.draft.tokens.empty()) {
                 continue;  // decide() stages the rows that are accepted
             }
-            impl->drafter->stage(seq, pos, impl->target, row);
-            if (in_prompt && (prompts.empty() || prompts.back() != seq)) {
-                prompts.push_back(seq);
+            if (in_prompt) {
+                impl->drafter->stage_prompt(seq, pos, impl->target, row);
+            } else {
+                impl->drafter->stage(seq, pos, impl->target, row);
             }
         }
         if (impl->in_cycle && impl->cycle.verify.rows == 0 && only_ours) {
             impl->cycle.verify = { batch.size(), 1e-6 * (double) (now - impl->drafted_us) };
         }
-        if (!prompts.empty()) {
-            impl->drafter->inject(prompts);
-        }
+        impl->drafter->inject_prompts();
     });
 }
 
