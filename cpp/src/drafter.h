@@ -14,6 +14,9 @@ namespace dflash2 {
 // The drafter model and its cache, which holds keys and values made of target features, at the positions of the target.
 class Drafter {
 public:
+    // Target features kept for sequences that do not draft at present
+    static constexpr size_t max_backlog_bytes = 64 << 20;
+
     // How llama.cpp opens it. context: n_seq_max sequences that share n_ctx positions, or have a part each; threads,
     // flash attention and cache types. The sizes of batches are the drafter's own affair.
     struct Params {
@@ -71,6 +74,8 @@ public:
 
     llama_context *     context() const { return context_.get(); }
     const DrafterInfo & info() const { return info_; }
+    // What its model took from malloc beside the weights, which is its vocabulary; 0 where that is not known
+    size_t vocabulary_bytes() const { return vocabulary_bytes_; }
     // How the ops of DFlash 2 run, as Stats::fused_ops says it
     std::string fused_ops() const;
 
@@ -92,6 +97,7 @@ private:
     DrafterInfo          info_;
     int32_t              n_features_;
     int32_t              n_vocab_;
+    size_t               vocabulary_bytes_ = 0;
     std::vector<Backlog> backlogs_;  // [sequences]
     llama_model_ptr      model_;
     llama_context_ptr    context_;

@@ -107,6 +107,8 @@ std::unique_ptr<ServerSpeculation> ServerSpeculation::open(const common_params &
 
     auto impl = std::make_unique<Impl>(params, target, info);
     try {
+        // a target with a recurrent state verifies one slot at a time
+        impl->target.reserve_rows(impl->target.has_state() ? 1 : params.n_parallel, params.speculative.draft.n_max + 1);
         impl->drafter = open_server_drafter(params, impl->target, info);
         impl->speculator.emplace(impl->target, *impl->drafter,
                                  Speculator::Options{ impl->depth, impl->options.depth == -1, impl->options.p_min });
@@ -123,9 +125,12 @@ void ServerSpeculation::Impl::describe() const {
     const auto mib = [](size_t bytes) {
         return string_format("%.2f MiB", (double) bytes / (1 << 20));
     };
-    const DrafterMemory memory = memory_of(*drafter);
-    log_line(LogLevel::info, "drafter " + path + ": weights " + mib(memory.weights) + ", cache " + mib(memory.cache) +
-                                 ", compute buffers " + mib(memory.compute));
+    const DrafterMemory memory = memory_of(*drafter, target);
+    log_line(LogLevel::info, "drafter " + path + ": weights " + mib(memory.weights) + ", vocabulary " +
+                                 mib(memory.vocabulary) + ", cache " + mib(memory.cache) + ", compute buffers " +
+                                 mib(memory.compute) + "; in the target's buffers features " + mib(memory.features) +
+                                 ", rows to verify " + mib(memory.rows) + "; features that wait take up to " +
+                                 mib(Drafter::max_backlog_bytes));
     log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") + std::to_string(depth) +
                                  " tokens a cycle, verify rule " + options.verify + ", ops of the drafter " +
                                  drafter->fused_ops());
@@ -424,7 +429,7 @@ std::string ServerSpeculation::metrics() const {
 
 common_json ServerSpeculation::props() const {
     const DrafterInfo & info   = impl->drafter->info();
-    const DrafterMemory memory = memory_of(*impl->drafter);
+    const DrafterMemory memory = memory_of(*impl->drafter, impl->target);
     const common_json   depth  = impl->options.depth == -1 ? common_json("auto") : common_json(impl->depth);
     return {
         { "draft", impl->path },
@@ -436,7 +441,13 @@ common_json ServerSpeculation::props() const {
         { "window", info.window },
         { "n_ctx", llama_n_ctx_seq(impl->drafter->context()) },
         { "fused_ops", impl->drafter->fused_ops() },
-        { "memory", { { "weights", memory.weights }, { "cache", memory.cache }, { "compute", memory.compute } } },
+        { "memory",
+          { { "weights", memory.weights },
+            { "vocabulary", memory.vocabulary },
+            { "cache", memory.cache },
+            { "compute", memory.compute },
+            { "features", memory.features },
+            { "rows", memory.rows } } },
     };
 }
 

@@ -119,7 +119,7 @@ def test_props(
     assert (told["block_size"], told["window"]) == (8, 32)
     assert told["max_depth"] == (7 if depth == "auto" else depth)
     assert told["fused_ops"] in ("fused", "composed")
-    assert set(told["memory"]) == {"weights", "cache", "compute"}
+    assert set(told["memory"]) == {"weights", "cache", "compute", "features", "rows", "vocabulary"}
     assert told["memory"]["weights"] == pytest.approx(drafter.stat().st_size, rel=0.2)
 
 
