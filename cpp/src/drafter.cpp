@@ -1,6 +1,7 @@
 #include "drafter.h"
 
 #include "dflash2/errors.h"
+#include "heap.h"
 #include "llama-dflash2.h"
 #include "llama-ext.h"
 #include "logging.h"
@@ -11,9 +12,6 @@
 namespace dflash2 {
 
 namespace {
-
-// Target features kept for sequences that do not draft at present
-constexpr size_t max_backlog_bytes = 64 << 20;
 
 int32_t graph_of(const std::string & fused_ops) {
     if (fused_ops == "upstream") {
@@ -38,21 +36,40 @@ int32_t real_vocabulary(const llama_vocab * vocab, const DrafterInfo & info) {
     return n;
 }
 
+// Of a model's weights, those that malloc gave room: not what is mapped from the file
+size_t malloced_weights(const llama_context * context) {
+    size_t bytes = 0;
+    for (const auto & [type, data] : llama_get_memory_breakdown(context)) {
+        ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
+        if (device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+            continue;
+        }
+        const bool mapped = std::string(ggml_backend_buft_name(type)) == "CPU_Mapped";
+        bytes += mapped ? 0 : data.model;
+    }
+    return bytes;
+}
+
 }  // namespace
 
 Drafter::Drafter(const Params & params, const Target & target, const DrafterInfo & info, int32_t max_depth) :
     info_(info), n_features_(target.n_features()), n_vocab_(target.n_vocab()), backlogs_(params.context.n_seq_max) {
     const FirstError errors;
+    const size_t     heap = heap_bytes();
 
     model_.reset(llama_model_load_from_file(params.path.c_str(), params.model));
     if (!model_) {
         throw ModelLoadError("[load] llama.cpp cannot load " + params.path + errors.because());
     }
 
+    const size_t loaded = heap_bytes();
+
     llama_context_params context = params.context;
     // A non-causal block must not be cut, and llama.cpp aborts when a call exceeds the micro-batch. Not larger than
-    // needed: its graph reserves several vocabulary rows for each row of the micro-batch
-    context.n_ubatch      = std::max<uint32_t>(128, context.n_seq_max * (max_depth + 1));
+    // needed: its graph reserves several vocabulary rows for each row of the micro-batch. Without a device few rows are
+    // written as fast as many; but the cache of a window is longer by a micro-batch, and goes back as far
+    const bool small      = llama_model_n_devices(model_.get()) == 0 && info.window == 0;
+    context.n_ubatch      = std::max<uint32_t>(small ? 32 : 128, context.n_seq_max * (max_depth + 1));
     context.n_batch       = context.n_ubatch;
     context.n_outputs_max = context.n_ubatch;
     context.ctx_other     = target.context();
@@ -76,6 +93,9 @@ Drafter::Drafter(const Params & params, const Target & target, const DrafterInfo
     }
 
     draft({ { 0, 0, info.mask_token } }, max_depth);
+
+    const size_t known = heap + malloced_weights(context_.get());
+    vocabulary_bytes_  = loaded > known ? loaded - known : 0;
 }
 
 bool Drafter::fits(llama_pos pos) const {
@@ -114,6 +134,23 @@ void Drafter::stage(llama_seq_id seq, llama_pos pos, const float * features) {
     }
 }
 
+void Drafter::stage_prompt(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row) {
+    stage(seq, pos, target, row);
+    if (std::find(prompts_.begin(), prompts_.end(), seq) == prompts_.end()) {
+        prompts_.push_back(seq);
+    }
+    if (++n_prompt_rows_ == (int32_t) llama_n_batch(context_.get())) {
+        inject_prompts();
+    }
+}
+
+void Drafter::inject_prompts() {
+    const std::vector<llama_seq_id> seqs = std::move(prompts_);
+    prompts_.clear();
+    n_prompt_rows_ = 0;
+    inject(seqs);
+}
+
 int32_t Drafter::backlog(llama_seq_id seq) const {
     return (int32_t) (backlogs_[seq].features.size() / n_features_);
 }
@@ -148,10 +185,13 @@ void Drafter::inject(const std::vector<llama_seq_id> & seqs) {
             }
         }
         backlog.first += n_rows;
-        backlog.features.clear();
     }
     if (batch.size() > 0) {
         process(context_.get(), batch, "drafter");
+    }
+    for (const llama_seq_id seq : seqs) {
+        // with its memory: a sequence seldom keeps as many rows again
+        std::vector<float>().swap(backlogs_[seq].features);
     }
 }
 
@@ -281,6 +321,8 @@ void Drafter::clear() {
     for (Backlog & backlog : backlogs_) {
         backlog.features.clear();
     }
+    prompts_.clear();
+    n_prompt_rows_ = 0;
 }
 
 llama_pos Drafter::first_needed(int32_t n_prompt) const {

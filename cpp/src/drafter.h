@@ -16,6 +16,9 @@ namespace dflash2 {
 // The drafter model and its cache, which holds keys and values made of target features, at the positions of the target.
 class Drafter {
 public:
+    // Target features kept for sequences that do not draft at present
+    static constexpr size_t max_backlog_bytes = 64 << 20;
+
     // How llama.cpp opens it. context: n_seq_max sequences that share n_ctx positions, or have a part each; threads,
     // flash attention and cache types. The sizes of batches are the drafter's own affair.
     struct Params {
@@ -34,6 +37,10 @@ public:
     // beyond the last position that can be drafted are not kept.
     void stage(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
     void stage(llama_seq_id seq, llama_pos pos, const float * features);
+    // The same for a row of a prompt, of which there are many at once: those that fill a batch are written to the cache
+    // as they come, the rest by inject_prompts(). throw Error, Interrupted
+    void stage_prompt(llama_seq_id seq, llama_pos pos, const Target & target, int32_t row);
+    void inject_prompts();
     // Forgets what inject() would write for a sequence
     void drop_backlog(llama_seq_id seq) { backlogs_[seq].features.clear(); }
     // Rows that inject() would write
@@ -71,6 +78,8 @@ public:
     llama_context *     context() const { return context_.get(); }
     const DrafterInfo & info() const { return info_; }
     const DraftHead &   head() const { return *head_; }
+    // What its model took from malloc beside the weights, which is its vocabulary; 0 where that is not known
+    size_t vocabulary_bytes() const { return vocabulary_bytes_; }
     // How the ops of DFlash 2 run, as Stats::fused_ops says it
     std::string fused_ops() const;
 
@@ -92,10 +101,15 @@ private:
     DrafterInfo              info_;
     int32_t                  n_features_;
     int32_t                  n_vocab_;
+    size_t                   vocabulary_bytes_ = 0;
     std::vector<Backlog>     backlogs_;  // [sequences]
     llama_model_ptr          model_;
     std::optional<DraftHead> head_;
     llama_context_ptr        context_;
+
+    // Sequences with staged rows of a prompt, and how many those are
+    std::vector<llama_seq_id> prompts_;
+    int32_t                   n_prompt_rows_ = 0;
 };
 
 }  // namespace dflash2

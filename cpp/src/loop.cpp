@@ -266,13 +266,11 @@ void Loop::evaluate_prompts(std::vector<Chunk> & chunks) {
 
     const int64_t start = ggml_time_us();
     target_.decode(batch);
-    std::vector<llama_seq_id> seqs;
     for (const Part & part : parts) {
         keep(*part.sequence, part.row, part.n_rows);
-        seqs.push_back(part.sequence->slot);
     }
     if (drafter_) {
-        drafter_->inject(seqs);
+        drafter_->inject_prompts();
     }
     for (const Part & part : parts) {
         Sequence & sequence = *part.sequence;
@@ -337,11 +335,17 @@ Chunk Loop::emit(Sequence & sequence, const std::vector<Token> & tokens, int32_t
 
 // Makes n_rows evaluated rows of a sequence final: their features go to the drafter, their tokens count as cached
 void Loop::keep(Sequence & sequence, int32_t row, int32_t n_rows) {
-    const llama_pos needed = drafter_ && sequence.in_prompt() ? drafter_->first_needed(sequence.n_prompt) : 0;
+    const bool      in_prompt = sequence.in_prompt();
+    const llama_pos needed    = drafter_ && in_prompt ? drafter_->first_needed(sequence.n_prompt) : 0;
     for (int32_t i = 0; i < n_rows; ++i) {
         const llama_pos pos = sequence.n_past + i;
         slots_[sequence.slot].push_back(sequence.tokens[pos]);
-        if (drafter_ && pos >= needed) {
+        if (!drafter_ || pos < needed) {
+            continue;
+        }
+        if (in_prompt) {
+            drafter_->stage_prompt(sequence.slot, pos, target_, row + i);
+        } else {
             drafter_->stage(sequence.slot, pos, target_, row + i);
         }
     }

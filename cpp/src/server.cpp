@@ -107,6 +107,8 @@ std::unique_ptr<ServerSpeculation> ServerSpeculation::open(const common_params &
 
     auto impl = std::make_unique<Impl>(params, target, info);
     try {
+        // a target with a recurrent state verifies one slot at a time
+        impl->target.reserve_rows(impl->target.has_state() ? 1 : params.n_parallel, params.speculative.draft.n_max + 1);
         impl->drafter = open_server_drafter(params, impl->target, info);
         impl->speculator.emplace(impl->target, *impl->drafter,
                                  Speculator::Options{ impl->depth, impl->options.depth == -1, impl->options.p_min });
@@ -123,9 +125,12 @@ void ServerSpeculation::Impl::describe() const {
     const auto mib = [](size_t bytes) {
         return string_format("%.2f MiB", (double) bytes / (1 << 20));
     };
-    const DrafterMemory memory = memory_of(*drafter);
-    log_line(LogLevel::info, "drafter " + path + ": weights " + mib(memory.weights) + ", cache " + mib(memory.cache) +
-                                 ", compute buffers " + mib(memory.compute) + ", copy of the head " + mib(memory.head));
+    const DrafterMemory memory = memory_of(*drafter, target);
+    log_line(LogLevel::info,
+             "drafter " + path + ": weights " + mib(memory.weights) + ", vocabulary " + mib(memory.vocabulary) +
+                 ", cache " + mib(memory.cache) + ", compute buffers " + mib(memory.compute) + ", copy of the head " +
+                 mib(memory.head) + "; in the target's buffers features " + mib(memory.features) + ", rows to verify " +
+                 mib(memory.rows) + "; features that wait take up to " + mib(Drafter::max_backlog_bytes));
     log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") + std::to_string(depth) +
                                  " tokens a cycle, verify rule " + options.verify + ", ops of the drafter " +
                                  drafter->fused_ops());
@@ -275,9 +280,8 @@ void ServerSpeculation::decoded(const common_batch & batch) {
         return;  // rows of an image that share one position in time: drafts look at the text after it
     }
     impl->guarded([&] {
-        bool                      found     = false;
-        bool                      only_ours = true;
-        std::vector<llama_seq_id> prompts;
+        bool found     = false;
+        bool only_ours = true;
         for (int32_t row = 0; row < batch.size(); ++row) {
             const llama_seq_id seq       = batch.tokens[row].seq_id;
             const llama_pos    pos       = batch.tokens[row].pos[0];
@@ -294,17 +298,16 @@ void ServerSpeculation::decoded(const common_batch & batch) {
             if (!slot.draft.tokens.empty()) {
                 continue;  // decide() stages the rows that are accepted
             }
-            impl->drafter->stage(seq, pos, impl->target, row);
-            if (in_prompt && (prompts.empty() || prompts.back() != seq)) {
-                prompts.push_back(seq);
+            if (in_prompt) {
+                impl->drafter->stage_prompt(seq, pos, impl->target, row);
+            } else {
+                impl->drafter->stage(seq, pos, impl->target, row);
             }
         }
         if (impl->in_cycle && impl->cycle.verify.rows == 0 && only_ours) {
             impl->cycle.verify = { batch.size(), 1e-6 * (double) (now - impl->drafted_us) };
         }
-        if (!prompts.empty()) {
-            impl->drafter->inject(prompts);
-        }
+        impl->drafter->inject_prompts();
     });
 }
 
@@ -426,7 +429,7 @@ std::string ServerSpeculation::metrics() const {
 
 common_json ServerSpeculation::props() const {
     const DrafterInfo & info   = impl->drafter->info();
-    const DrafterMemory memory = memory_of(*impl->drafter);
+    const DrafterMemory memory = memory_of(*impl->drafter, impl->target);
     const common_json   depth  = impl->options.depth == -1 ? common_json("auto") : common_json(impl->depth);
     return {
         { "draft", impl->path },
@@ -440,9 +443,12 @@ common_json ServerSpeculation::props() const {
         { "fused_ops", impl->drafter->fused_ops() },
         { "memory",
           { { "weights", memory.weights },
+            { "vocabulary", memory.vocabulary },
             { "cache", memory.cache },
             { "compute", memory.compute },
-            { "head", memory.head } } },
+            { "head", memory.head },
+            { "features", memory.features },
+            { "rows", memory.rows } } },
     };
 }
 

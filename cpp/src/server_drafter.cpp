@@ -100,8 +100,11 @@ open_server_drafter(const common_params & params, const Target & target, const D
     return std::make_unique<Drafter>(opened, target, info, draft.n_max);
 }
 
-DrafterMemory memory_of(const Drafter & drafter) {
+DrafterMemory memory_of(const Drafter & drafter, const Target & target) {
     DrafterMemory memory;
+    memory.features   = target.feature_bytes();
+    memory.rows       = target.row_bytes();
+    memory.vocabulary = drafter.vocabulary_bytes();
     for (const auto & [type, data] : llama_get_memory_breakdown(drafter.context())) {
         memory.weights += data.model;
         memory.cache += data.context;

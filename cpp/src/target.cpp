@@ -12,6 +12,18 @@
 
 namespace dflash2 {
 
+namespace {
+
+size_t compute_bytes(const llama_context * context) {
+    size_t bytes = 0;
+    for (const auto & [type, data] : llama_get_memory_breakdown(context)) {
+        bytes += data.compute;
+    }
+    return bytes;
+}
+
+}  // namespace
+
 Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps) :
     taps_(std::move(taps)), tap_rows_(taps_.size()) {
     const FirstError errors;
@@ -73,10 +85,29 @@ Target::Target(llama_context * context, std::vector<int32_t> taps) :
 }
 
 void Target::tap_layers() {
+    const size_t untapped = compute_bytes(context_);
     for (const int32_t tap : taps_) {
         llama_set_embeddings_layer_inp(context_, (uint32_t) tap, true);
     }
     warm_up();
+    tapped_graphs_ = std::max(untapped, compute_bytes(context_)) - untapped;
+}
+
+void Target::reserve_rows(int32_t n_seqs, int32_t n_rows) {
+    common_batch batch(context_);
+    for (llama_seq_id seq = 0; seq < n_seqs; ++seq) {
+        for (int32_t i = 0; i < n_rows; ++i) {
+            batch.add(0, i, seq, true);
+        }
+    }
+    decode(batch);
+    clear();
+    // there is one for each sequence anyway
+    extra_rows_ = std::max<size_t>(n_seqs * n_rows, llama_n_seq_max(context_)) - llama_n_seq_max(context_);
+}
+
+size_t Target::feature_bytes() const {
+    return tapped_graphs_ + (size_t) llama_n_batch(context_) * n_features() * sizeof(float);
 }
 
 void Target::untap_layers() {

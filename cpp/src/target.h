@@ -33,6 +33,13 @@ public:
     // Of the last decode. Copies the tapped layers of a row to `out`, [n_taps * n_embd] in the order of the taps
     void read_features(int32_t row, float * out) const;
 
+    // Evaluates n_rows rows of each of n_seqs sequences, which all give logits: what is allocated for so many, is there
+    // from now on. Empties the cache. throws Error, Interrupted
+    void reserve_rows(int32_t n_seqs, int32_t n_rows);
+    // What reading the layers and so many rows adds to the buffers of its context
+    size_t feature_bytes() const;
+    size_t row_bytes() const { return extra_rows_ * n_vocab() * sizeof(float); }
+
     // No features are needed any more
     void untap_layers();
 
@@ -65,7 +72,9 @@ private:
     llama_context_ptr          owned_context_;
     const llama_model *        model_;
     llama_context *            context_;
-    int32_t                    n_ctx_ = 0;
+    int32_t                    n_ctx_         = 0;
+    size_t                     tapped_graphs_ = 0;  // bytes
+    size_t                     extra_rows_    = 0;
 };
 
 }  // namespace dflash2

@@ -119,7 +119,8 @@ def test_props(
     assert (told["block_size"], told["window"]) == (8, 32)
     assert told["max_depth"] == (7 if depth == "auto" else depth)
     assert told["fused_ops"] in ("fused", "composed")
-    assert set(told["memory"]) == {"weights", "cache", "compute", "head"}
+    parts = {"weights", "cache", "compute", "head", "features", "rows", "vocabulary"}
+    assert set(told["memory"]) == parts
     assert told["memory"]["head"] == 0
     assert told["memory"]["weights"] == pytest.approx(drafter.stat().st_size, rel=0.2)
 
