@@ -27,26 +27,24 @@ def lattice(target: Path, drafter: Path, draft_head: DraftHead) -> tuple[np.ndar
     return ids, scores
 
 
+@pytest.mark.parametrize("kind", ["F32", "F16"])
 @pytest.mark.parametrize("block_size", [2, 3, 8])
 def test_drafts_are_those_of_a_target_with_such_a_head(
-    block_size: int, dense_target: Path, make_drafter: Callable[..., Path], tmp_path: Path
+    kind: str,
+    block_size: int,
+    dense_target: Path,
+    make_drafter: Callable[..., Path],
+    tmp_path: Path,
 ) -> None:
-    """Also of a head in F16, whose copy is made of rounded numbers."""
+    target, quantized = tmp_path / "target.gguf", tmp_path / "q4_0.gguf"
+    head_type = {"output.weight": gguf.GGMLQuantizationType[kind]}
+    mutate_gguf(dense_target, target, set_type=head_type)
+    mutate_gguf(target, quantized, set_type={"output.weight": Q4_0})
     drafter = make_drafter(block_size=block_size)
-    for kind in (None, gguf.GGMLQuantizationType.F16):
-        target = dense_target
-        if kind is not None:
-            target = mutate_gguf(target, tmp_path / "f16.gguf", set_type={"output.weight": kind})
-        head = next(t for t in gguf.GGUFReader(target).tensors if t.name == "output.weight")
-        quantized = tmp_path / "q4_0.gguf"
-        mutate_gguf(dense_target, quantized, set_type={"output.weight": Q4_0})
-        if kind is not None:
-            # F16 first, as the copy was
-            rounded = gguf.quants.dequantize(np.array(head.data), head.tensor_type)
-            assert (gguf.quants.quantize(rounded, Q4_0) != 0).any()
-        copied, expected = lattice(target, drafter, "q4_0"), lattice(quantized, drafter, "target")
-        np.testing.assert_array_equal(copied[0], expected[0])
-        np.testing.assert_allclose(copied[1], expected[1], rtol=0, atol=2e-2 if kind else 0)
+    ids, scores = lattice(target, drafter, "q4_0")
+    expected_ids, expected = lattice(quantized, drafter, "target")
+    np.testing.assert_array_equal(ids, expected_ids)
+    np.testing.assert_array_equal(scores, expected)
 
 
 def test_other_drafts_the_same_answers(wavering_pair: Pair) -> None:
@@ -60,9 +58,7 @@ def test_other_drafts_the_same_answers(wavering_pair: Pair) -> None:
     assert answers["q4_0"] == answers["target"]
 
 
-def test_small_heads_are_not_copied(
-    dense_pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_small_heads_are_not_copied(dense_pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """They are computed in no time, and their drafts are the target's to the bit."""
     automatic = lattice(*dense_pair, "auto")
     np.testing.assert_array_equal(automatic[0], lattice(*dense_pair, "target")[0])
@@ -81,13 +77,10 @@ def test_a_large_head_is_copied_and_freed(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_refusals(dense_pair: Pair, make_drafter: Callable[..., Path], tmp_path: Path) -> None:
-    own = mutate_gguf(
-        make_drafter(), tmp_path / "own.gguf", set_kv={}, rename={"fc.weight": "fc.weight"}
-    )
     with pytest.raises(ValueError, match="draft_head"):
         Dflash2Engine(*dense_pair, draft_head="q8_0")  # type: ignore[arg-type]
     quantized = mutate_gguf(
         dense_pair.target, tmp_path / "q4_0.gguf", set_type={"output.weight": Q4_0}
     )
-    with pytest.raises(ModelLoadError, match="copy of the target's head in q4_0: it"):
-        Dflash2Engine(quantized, own, draft_head="q4_0", device="cpu")
+    with pytest.raises(ModelLoadError, match=r"no copy of the target's head in q4_0: it "):
+        Dflash2Engine(quantized, make_drafter(), draft_head="q4_0", device="cpu")

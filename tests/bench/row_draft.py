@@ -68,9 +68,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
         at_most=1.013,
         details={"cycle_ms": cycle},
     )
-    yield _ratio(
-        "the pass, both with a copied head", draft["ours"], draft["plain, copied head"]
-    )
+    yield _ratio("the pass, both with a copied head", draft["ours"], draft["plain, copied head"])
     yield _ratio(
         "draft pass of llama.cpp's graph over ours", draft["upstream"], draft["ours"], at_least=1.1
     )

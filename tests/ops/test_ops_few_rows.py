@@ -107,7 +107,9 @@ def test_rows_and_keys(n_rows: int, n_keys: int) -> None:
     assert_right(random_case(n_rows, n_keys))
 
 
-@pytest.mark.parametrize("widths", [(16, 16), (40, 40), (80, 80), (128, 128), (192, 128), (257, 33)])
+@pytest.mark.parametrize(
+    "widths", [(16, 16), (40, 40), (80, 80), (128, 128), (192, 128), (257, 33)]
+)
 def test_widths(widths: tuple[int, int]) -> None:
     assert_right(random_case(5, 150, widths=widths))
 

@@ -29,7 +29,7 @@ def mutate_gguf(
         rename: new names of keys and tensors.
         set_kv: values of keys, added where missing; a key that exists keeps its type.
         resize: shapes (rows first) of F32 or F16 tensors; their content is repeated or cut.
-        set_type: of F32 tensors, I32 or a type that gguf quantizes to.
+        set_type: of F32 or F16 tensors, I32 or a type that gguf quantizes to.
     """
     rename, set_kv, resize = dict(rename or {}), dict(set_kv or {}), dict(resize or {})
     set_type = dict(set_type or {})
@@ -56,7 +56,8 @@ def mutate_gguf(
         if tensor.name in set_type:
             kind = set_type[tensor.name]
             integers = kind is gguf.GGMLQuantizationType.I32
-            data = data.astype(np.int32) if integers else gguf.quants.quantize(data, kind)
+            data = data.astype(np.int32 if integers else np.float32)
+            data = data if integers else gguf.quants.quantize(data, kind)
         if tensor.name in resize:
             data = np.resize(data, resize[tensor.name])
         writer.add_tensor(rename.get(tensor.name, tensor.name), data, raw_dtype=kind)
