@@ -165,7 +165,7 @@ def free_port() -> int:
 
 @contextmanager
 def running_server(
-    target: Path,
+    target: Path | None,
     options: Sequence[object] = (),
     *,
     program: Path | None = None,
@@ -175,6 +175,7 @@ def running_server(
     """Runs llama-server until the end of the block, where it must still be alive.
 
     Args:
+        target: None where `options` say what is served.
         program: Another llama-server than the packaged one.
         environment: Variables on top of this process's.
         folder: Where it runs.
@@ -206,12 +207,14 @@ def running_server(
 
 
 def server_command(
-    target: Path, options: Sequence[object] = (), program: Path | None = None
+    target: Path | None, options: Sequence[object] = (), program: Path | None = None
 ) -> list[str]:
     """The command line, with a free port and the endpoints that tests read."""
-    command = [program or program_path("llama-server"), "-m", target, "--host", HOST]
-    command += ["--port", free_port(), "--no-ui", "--offline", "--metrics", "--slots", *options]
-    return [*map(str, command)]
+    command = [program or program_path("llama-server"), "--host", HOST, "--port", free_port()]
+    command += ["--no-ui", "--metrics", "--slots"]
+    if target is not None:
+        command += ["-m", target, "--offline"]
+    return [*map(str, [*command, *options])]
 
 
 @contextmanager

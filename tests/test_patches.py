@@ -74,6 +74,43 @@ def test_another_series_rewrites_only_the_files_it_touches(pristine: Path) -> No
     assert read_tree(pristine) == content
 
 
+def enums(header: Path) -> list[list[str]]:
+    """The names of each enum, in its order."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+    bodies = re.findall(r"\benum\b[^{;]*\{([^}]*)\}", text)
+    return [[entry.strip() for entry in body.split(",") if entry.strip()] for body in bodies]
+
+
+def test_ops_and_types_of_upstream_keep_their_numbers(pristine: Path, patched: Path) -> None:
+    """They go over the network to ggml-rpc-servers that are not ours, and types into files."""
+    header = "ggml/include/ggml.h"
+    before, after = enums(pristine / header), enums(patched / header)
+    assert len(before) == len(after) > 10
+    longer = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert len(longer) == 1
+    [(old, new)] = longer
+    assert {"GGML_OP_MUL_MAT", "GGML_OP_ROPE"} <= set(old)
+    assert [old[-1], new[-1]] == ["GGML_OP_COUNT", "GGML_OP_COUNT"]
+    assert new[: len(old) - 1] == old[:-1]
+    assert all("DFLASH2" in name for name in new[len(old) - 1 : -1])
+
+
+def test_rpc_protocol_is_that_of_upstream(pristine: Path, patched: Path) -> None:
+    """But for the number of ops, and that ours are not sent."""
+    changed: set[str] = set()
+    for path in ("ggml/include/ggml-rpc.h", *files_below(pristine, "ggml/src/ggml-rpc")):
+        trees = [(tree / path).read_text(encoding="utf-8") for tree in (pristine, patched)]
+        before, after = (set(text.splitlines()) for text in trees)
+        changed |= before ^ after
+    allowed = r"static_assert\(GGML_OP_COUNT == |\s+return op->op < GGML_OP_DFLASH2_CONV;"
+    assert len(changed) == 3
+    assert all(re.match(allowed, line) for line in changed), changed
+
+
+def files_below(tree: Path, folder: str) -> list[str]:
+    return [path.as_posix() for path in prepare.files(tree) if path.as_posix().startswith(folder)]
+
+
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
 def test_patch_has_a_row_that_lists_its_files(patch: Path) -> None:
     assert table(patch.with_name("README.md"))[patch.name] == patched_files(patch)

@@ -41,6 +41,12 @@ struct ServerSlot {
     }
 };
 
+// Counts on when the server has slept and opens another speculation
+Stats & total_of_process() {
+    static Stats total;
+    return total;
+}
+
 }  // namespace
 
 struct ServerSpeculation::Impl {
@@ -78,7 +84,7 @@ struct ServerSpeculation::Impl {
     std::optional<Speculator> speculator;
     bool                      off = false;
     std::vector<ServerSlot>   slots;
-    Stats                     total;
+    Stats &                   total  = total_of_process();
     bool                      warned = false;
 
     // The cycle that runs

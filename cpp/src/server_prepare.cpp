@@ -1,3 +1,4 @@
+#include "dflash2/errors.h"
 #include "dflash2/server.h"
 #include "gguf_file.h"
 #include "pair.h"
@@ -43,6 +44,17 @@ void check_flags(const common_params & params) {
     }
 }
 
+// What the hub did not give has no path, and llama.cpp goes on
+void check_found(const char * flag, const common_params_model & model, bool offline) {
+    if (!model.path.empty() || model.hf_repo.empty()) {
+        return;
+    }
+    throw ModelLoadError("[load] " + std::string(flag) + " " + model.hf_repo +
+                         (offline ? ": nothing in the cache, and --offline forbids looking elsewhere" :
+                                    ": the hub has no such repository or does not show it, or it has no GGUF of that "
+                                    "name or type, and neither has the cache"));
+}
+
 // The rows of one cycle of all slots go through one decode and one micro-batch. One more, because llama.cpp aborts when
 // the rows that a recurrent target may take back fill a micro-batch
 void make_room_for_rows(common_params & params, int32_t depth) {
@@ -64,6 +76,8 @@ void make_room_for_rows(common_params & params, int32_t depth) {
 void prepare_server(common_params & params) {
     use_server_log();
     check_flags(params);
+    check_found("-hf", params.model, params.offline);
+    check_found("--draft-dflash2", params.speculative.draft.mparams, params.offline);
 
     const GgufFile    target(params.model.path);
     const GgufFile    drafter(params.speculative.draft.mparams.path);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_bool, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from types import TracebackType
 from typing import Any
 
@@ -54,6 +54,7 @@ _FUNCTIONS = {
         "ggml_top_k": (_tensor, [c_void_p, _tensor, c_int]),
         "ggml_get_data": (c_void_p, [_tensor]),
         "ggml_nbytes": (c_size_t, [_tensor]),
+        "ggml_op_name": (c_char_p, [c_int]),
         "ggml_quantize_chunk": (
             c_size_t,
             [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p],
@@ -216,6 +217,12 @@ class Graph:
 def compute(plan: Plan, n_threads: int) -> None:
     status = _function("ggml_backend_graph_compute")(_backend(n_threads), plan)
     assert status == 0
+
+
+def op_name(number: int) -> str:
+    """Upstream's ops have upstream's numbers, which tests/test_patches.py holds them to."""
+    name: bytes = _function("ggml_op_name")(number)
+    return name.decode()
 
 
 def store(values: F32, kind: Type) -> tuple[NDArray[Any], F32]:

@@ -1,7 +1,8 @@
 """What cannot work ends at start: exit status 1, and one line that says what is wrong."""
 
+import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,22 @@ from server.answers import stats
 from server.options import drafting, exact
 
 
-def refusal(target: Path, options: Sequence[object], message: str) -> str:
+def refusal(
+    target: Path | None,
+    options: Sequence[object],
+    message: str,
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """The one line that has `message`; nothing else may be alarming."""
     command = server_command(target, [*exact(), *options])
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
     log = result.stdout + result.stderr
     assert result.returncode == 1, f"status {result.returncode}:\n{log}"
     lines = [line for line in log.splitlines() if message in line]

@@ -6,11 +6,13 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from decoding.test_lossless import prompts
+from ops.ggml import op_name
 from serving import Server, running_rpc_server, running_server
 from tiny import Pair
 
-from server.answers import accepted, cycles, drafted, traced
+from server.answers import accepted, cycles, drafted, stats, traced
 from server.options import drafting, exact
+from server.rpc_tap import tapped
 
 
 @contextmanager
@@ -47,3 +49,32 @@ def test_target_on_two_machines(wavering_pair: Pair, place: list[object]) -> Non
             n_accepted += accepted(answer)
             n_drafted += drafted(answer)
     assert 0 < n_accepted <= n_drafted
+
+
+@pytest.mark.parametrize(
+    ("place", "ops"), [("none", "fused but for topk score"), ("RPC0", "composed")]
+)
+def test_only_ops_of_upstream_are_sent(dense_pair: Pair, place: str, ops: str) -> None:
+    """So that a ggml-rpc-server without our patches serves: there, the drafter's graph is composed.
+
+    Its head is the target's, and so are the logits from which the candidates are taken.
+    """
+    with (
+        running_rpc_server() as address,
+        tapped(address) as tap,
+        running_server(
+            dense_pair.target,
+            [
+                *exact(),
+                *drafting(dense_pair.drafter),
+                *["--rpc", tap.address, "-dev", "RPC0", "-ngl", 99, "-devd", place, "-ngld", 99],
+            ],
+        ) as server,
+    ):
+        answer = traced(server, "abcabc", 20)
+        assert drafted(answer) > 0
+        assert stats(answer)["fused_ops"] == ops
+    names = {op_name(number) for number in tap.ops}
+    assert {"MUL_MAT", "ROPE", "RMS_NORM"} <= names
+    assert {"ARGSORT", "TOP_K"} & names
+    assert not [name for name in names if "DFLASH2" in name]

@@ -3,8 +3,8 @@
     pip install requests filelock && python tests/stock_suite/run.py [--json FILE] [TEST ...]
 
 The tests come from the pinned source distribution and lie in a temporary folder while they run.
-What passes without a drafter must pass with one: else the exit status is 1. TEST is passed to
-pytest, as `unit/test_basic.py` is.
+What passes without a drafter must pass with one, but for the differences that are meant (EXPECTED):
+else the exit status is 1. TEST is passed to pytest, as `unit/test_basic.py` is.
 """
 
 import argparse
@@ -26,10 +26,32 @@ from dflash2 import demo
 from dflash2.programs import program_path
 from fetch import fetch
 from pin import Pin
-from tiny import write_dense_target, write_drafter, write_vision_model
+from tiny import (
+    write_dense_target,
+    write_drafter,
+    write_permutation_pair,
+    write_vision_model,
+)
 
 # their servers listen on fixed ports from 8080 on
 WANTED = ("tools/server/tests/", "models/templates/")
+# Tests that pass without a drafter only, and why that is meant.
+_TIMINGS = "wants every entry of `timings` to be a number, and `dflash2` is an object"
+_EMBEDDINGS = "starts with --embeddings, which is refused beside a drafter"
+EXPECTED = {
+    "unit.test_metrics::test_metrics_timings_are_finite[1]": _TIMINGS,
+    "unit.test_metrics::test_metrics_timings_are_finite[8]": _TIMINGS,
+    "unit.test_vision_api::test_vision_embeddings[What is this: <__media__>\\n-malformed-False]": (
+        _EMBEDDINGS
+    ),
+    "unit.test_vision_api::test_vision_embeddings[What is this:\\n-base64-False]": _EMBEDDINGS,
+}
+# Models that a router finds in its cache, and is asked for by name.
+ROUTED = (
+    "tinygemma3-GGUF/tiny-Q8_0",
+    "test-model-stories260K/tiny-F32",
+    "test-model-stories260K-infill/tiny-F32",
+)
 # outcome and, for what did not pass, its reason
 Outcomes = dict[str, tuple[str, str]]
 
@@ -37,23 +59,30 @@ Outcomes = dict[str, tuple[str, str]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="where all outcomes are written")
+    parser.add_argument("--tiny", action="store_true", help="minutes, in place of an hour")
     parser.add_argument("tests", nargs="*", metavar="TEST", default=["unit"])
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         unpack(folder)
-        models = write_models(folder)
+        models = write_models(folder, args.tiny)
+        fill_cache(folder / "cache", Path(models["text"]["model"]))
         plain = run(folder, without_drafters(models), args.tests)
         drafting = run(folder, models, args.tests)
     print_table(plain, drafting)
     if args.json:
         args.json.write_text(json.dumps({"plain": plain, "drafting": drafting}, indent=2))
-    worse = [name for name, (outcome, _) in plain.items() if outcome == "passed"]
-    worse = [name for name in worse if drafting[name][0] == "failed"]
+    worse = [
+        name
+        for name, (outcome, _) in plain.items()
+        if outcome == "passed" and drafting[name][0] == "failed"
+    ]
+    print("\nwhat fails with the drafter only:")
     for name in worse:
-        print(f"FAILS WITH THE DRAFTER ONLY: {name}: {drafting[name][1]}")
-    return 1 if worse else 0
+        print(f"  {'as expected' if name in EXPECTED else 'FAILED'} {name}: ", end="")
+        print(EXPECTED.get(name, drafting[name][1]))
+    return 1 if set(worse) - set(EXPECTED) else 0
 
 
 def unpack(folder: Path) -> None:
@@ -69,15 +98,33 @@ def unpack(folder: Path) -> None:
                 target.write_bytes(data.read())
 
 
-def write_models(folder: Path) -> dict[str, dict[str, str]]:
+def write_models(folder: Path, tiny: bool) -> dict[str, dict[str, str]]:
+    """Paths of the models by kind; `tiny`: in place of the demo pair one whose text is letters."""
+    text = {"model": str(demo.target_path()), "drafter": str(demo.drafter_path())}
+    if tiny:
+        target, drafter = write_permutation_pair(folder / "letters", context_weight=0.05)
+        # theirs is none that is known without --jinja
+        text = {"model": str(target), "drafter": str(drafter), "template": "chatml"}
     return {
-        "text": {"model": str(demo.target_path()), "drafter": str(demo.drafter_path())},
+        "text": text,
         "vision": {
             "model": str(write_dense_target(folder / "target.gguf")),
             "drafter": str(write_drafter(folder / "drafter.gguf")),
             "mmproj": str(write_vision_model(folder / "vision.gguf", mrope=False)),
         },
     }
+
+
+def fill_cache(cache: Path, model: Path) -> None:
+    """As a hub's downloads lie in it."""
+    for name in ROUTED:
+        repository, _, file = name.partition("/")
+        folder = cache / f"models--ggml-org--{repository}"
+        snapshot = folder / "snapshots" / ("5" * 40)
+        snapshot.mkdir(parents=True)
+        (snapshot / f"{file}.gguf").symlink_to(model)
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text(snapshot.name)
 
 
 def without_drafters(models: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -93,6 +140,7 @@ def run(folder: Path, models: dict[str, dict[str, str]], tests: Sequence[str]) -
     environment = {
         **os.environ,
         "LLAMA_SERVER_BIN_PATH": str(program_path("llama-server")),
+        "LLAMA_CACHE": str(folder / "cache"),
         "DFLASH2_STOCK_SUITE_MODELS": json.dumps(models),
         "PYTHONPATH": os.pathsep.join(
             [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -101,6 +149,7 @@ def run(folder: Path, models: dict[str, dict[str, str]], tests: Sequence[str]) -
     command = [sys.executable, "-m", "pytest", "-q", "-p", "stock_suite_plugin", "-p", "no:anyio"]
     command += ["-m", "not slow", f"--junitxml={report}", "--tb=line", *tests]
     suite = folder / WANTED[0]
+    (suite / "tmp").mkdir(exist_ok=True)  # where they write
     result = subprocess.run(
         command, cwd=suite, env=environment, capture_output=True, text=True, check=False
     )

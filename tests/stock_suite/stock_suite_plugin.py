@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-# {"text" or "vision": {"model", "drafter", "mmproj"}}; without a drafter in the first run
+# {"text" or "vision": {"model", "drafter", "mmproj", "template"}}; no drafter in the first run
 MODELS: dict[str, dict[str, str]] = json.loads(os.environ["DFLASH2_STOCK_SUITE_MODELS"])
 KINDS = {
     "ggml-org/test-model-stories260K": "text",
@@ -58,17 +58,25 @@ def choose(server: Any) -> dict[str, str]:
     if kind is None:
         if server.model_url or server.model_hf_repo:
             pytest.skip(f"needs {server.model_url or server.model_hf_repo}")
-        return {}  # a router, which has no model
+        return drafting(MODELS["text"])  # a router, whose models are all the same one
     models = MODELS[kind]
     server.model_hf_repo = server.model_hf_file = None
     server.model_file = models["model"]
+    if "drafter" in models and (server.spec_type or server.model_draft):
+        pytest.skip("drafts with another drafter")
+    settings = drafting(models)
+    if "mmproj" in models and not server.no_mmproj:
+        settings["LLAMA_ARG_MMPROJ"] = models["mmproj"]
+    return settings
+
+
+def drafting(models: dict[str, str]) -> dict[str, str]:
+    """Settings of a server of these models: its drafter in the second run, and its template."""
     settings = {}
     if "drafter" in models:
-        if server.spec_type or server.model_draft:
-            pytest.skip("drafts with another drafter")
         settings["LLAMA_ARG_DRAFT_DFLASH2"] = models["drafter"]
         # where drafting does not pay, the automatic depth would not draft
         settings["LLAMA_ARG_DFLASH2_DEPTH"] = "3"
-    if "mmproj" in models and not server.no_mmproj:
-        settings["LLAMA_ARG_MMPROJ"] = models["mmproj"]
+    if "template" in models:
+        settings["LLAMA_ARG_CHAT_TEMPLATE"] = models["template"]
     return settings

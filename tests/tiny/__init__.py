@@ -1,5 +1,6 @@
 """Writers of models made at test time: seeded, under 5 MB, loadable by llama.cpp."""
 
+from tiny.adapter import write_lora
 from tiny.drafter import write_drafter
 from tiny.mutate import mutate_gguf
 from tiny.permutation import LIVE_TOKENS, next_token, write_permutation_pair
@@ -19,6 +20,7 @@ __all__ = [
     "write_dense_target",
     "write_drafter",
     "write_hybrid_target",
+    "write_lora",
     "write_permutation_pair",
     "write_vision_model",
 ]
