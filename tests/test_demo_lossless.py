@@ -108,12 +108,20 @@ def test_acceptance_equals_that_of_stock_llama_cpp(
 ) -> None:
     table = {}
     stock_steps = steps = 0
-    with stock_server(demo_target, demo_drafter) as address:
+    # the same attention and head, so that the texts are the same
+    with stock_server(demo_target, demo_drafter, options=["-fa", "off"]) as address:
         for name, conversation in messages(4).items():
             stock = ask(address, conversation, 128)
             # a new engine evaluates the whole prompt, as the server does: a prefix from its cache
             # has other roundings, and a near-tie of the target would make these other texts
-            with Dflash2Engine(demo_target, demo_drafter, n_ctx=2048, depth=7) as engine:
+            with Dflash2Engine(
+                demo_target,
+                demo_drafter,
+                n_ctx=2048,
+                depth=7,
+                flash_attn="off",
+                draft_head="target",
+            ) as engine:
                 ours = engine.chat(conversation, SamplingParams(max_tokens=128))
             assert ours.text == stock["choices"][0]["message"]["content"], name
             table[name] = (stock["timings"]["draft_n_accepted"], ours.stats.accepted_tokens)

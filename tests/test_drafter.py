@@ -54,6 +54,7 @@ def open_engine(target: Path, drafter: Path, depth: int = -1, *, f32: bool = Tru
     options.model, options.draft = str(target), str(drafter)
     options.device, options.n_threads = "cpu", 1
     options.n_ctx, options.depth = 640, depth
+    options.draft_head = "target"
     if f32:
         # flash attention on a CPU rounds even an F32 cache
         options.cache_type, options.flash_attn = "f32", "off"

@@ -83,10 +83,10 @@ class Dflash2Engine(TextGenerator):
                 runs it has the ops and "composed" of llama.cpp's elsewhere; "upstream" is
                 llama.cpp's own graph, and its attention in both models, to compare with.
                 `stats.fused_ops` says which it is.
-            draft_head: The LM head that drafts are made with. "q4_0" is a copy of the target's in that
-                type, which a CPU computes two to three times as fast as F16 or Q6_K; "auto" makes
-                it where the target's is computed on the CPU and is a large part of the target.
-                It costs memory, and never changes what is verified.
+            draft_head: The LM head that drafts are made with. "q4_0" is a copy of the target's in
+                that type, which a CPU computes two to three times as fast as F16 or Q6_K; "auto"
+                makes it where the target's is computed on the CPU and is a large part of the
+                target. It takes memory, and never changes what is verified.
             cache_type: Type of the target's K and V caches, such as "f16" or "q8_0".
             rpc: "host:port" of RPC servers whose devices are added; several as a sequence or
                 separated by commas.

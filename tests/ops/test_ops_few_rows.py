@@ -1,4 +1,4 @@
-"""Attention of a few rows on the CPU against the formula, and against what it must not depend on."""
+"""Attention of a few rows on the CPU against the formula, and what it must not depend on."""
 
 from dataclasses import dataclass
 from typing import Any
