@@ -25,6 +25,7 @@ class EngineOptions:
     """
     cache_type: str
     device: str
+    draft_head: str
     flash_attn: str
     fused_ops: str
     model: str

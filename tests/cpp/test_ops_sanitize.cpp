@@ -215,10 +215,63 @@ void check_score(ggml_type type, int64_t k, int64_t rank, int n_slots, int64_t g
     }
 }
 
+void check_few_rows(int64_t width, int64_t value_width, int64_t n_rows, int64_t n_keys, int n_threads) {
+    const int64_t n_heads = 4, n_shared = 2;
+    Tensors       tensors;
+    ggml_tensor * q      = fill(tensors.add(GGML_TYPE_F32, width, n_rows, n_heads));
+    ggml_tensor * keys   = fill(tensors.add(GGML_TYPE_F32, width, n_keys, n_heads / n_shared));
+    ggml_tensor * values = fill(tensors.add(GGML_TYPE_F32, value_width, n_keys, n_heads / n_shared));
+    ggml_tensor * mask   = tensors.add(GGML_TYPE_F16, n_keys, n_rows);
+    for (int64_t i = 0; i < n_keys * n_rows; ++i) {
+        ((ggml_fp16_t *) mask->data)[i] = ggml_fp32_to_fp16(i % n_keys && generator() % 3 == 0 ? -INFINITY : 0);
+    }
+    ggml_tensor * node =
+        tensors.allocate(ggml_flash_attn_ext(tensors.context, q, keys, values, mask, 0.25f, 0.0f, 0.0f));
+    const auto kernel = [](const ggml_compute_params * params, ggml_tensor * dst) {
+        CHECK(ggml_compute_forward_dflash2_few_rows(params, dst));
+    };
+    CHECK(!ggml_dflash2_wants_few_rows(node));
+    ggml_dflash2_few_rows(node);
+    // more than it may use is not there: keys and values of a block for each thread
+    run(kernel, node, n_threads * 32 * (width + value_width) * sizeof(float), n_threads);
+
+    const auto row3 = [](const ggml_tensor * tensor, int64_t i, int64_t j) {
+        return (const float *) ((const char *) tensor->data + i * tensor->nb[1] + j * tensor->nb[2]);
+    };
+    for (int64_t i = 0; i < n_rows * n_heads; ++i) {
+        const int64_t       r = i % n_rows, head = i / n_rows, shared = head / n_shared;
+        std::vector<double> sums(value_width);
+        double              total = 0;
+        for (int64_t j = 0; j < n_keys; ++j) {
+            double score = 0;
+            for (int64_t c = 0; c < width; ++c) {
+                score += (double) row3(q, r, head)[c] * row3(keys, j, shared)[c];
+            }
+            const double weight =
+                std::exp(0.25 * score + ggml_fp16_to_fp32(((const ggml_fp16_t *) mask->data)[r * n_keys + j]));
+            total += weight;
+            for (int64_t c = 0; c < value_width; ++c) {
+                sums[c] += weight * row3(values, j, shared)[c];
+            }
+        }
+        for (int64_t c = 0; c < value_width; ++c) {
+            CHECK(near(row3(node, head, r)[c], sums[c] / total));
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
     ggml_cpu_init();
+    for (const int n_threads : { 1, 2, 5 }) {
+        for (const int64_t n_keys : { 1, 31, 33, 70 }) {
+            for (const int64_t n_rows : { 1, 5, 40 }) {
+                check_few_rows(64, 64, n_rows, n_keys, n_threads);
+                check_few_rows(37, 83, n_rows, n_keys, n_threads);
+            }
+        }
+    }
     for (const int n_threads : { 1, 2, 5 }) {
         for (const int64_t gap : { 0, 3 }) {
             for (const int64_t n_taps : { 1, 2, 3 }) {
