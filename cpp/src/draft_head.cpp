@@ -1,11 +1,13 @@
 #include "draft_head.h"
 
-#include "dflash2/errors.h"
 #include "llama-dflash2.h"
 #include "logging.h"
 
 #include <algorithm>
-#include <thread>
+#include <future>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 #include <vector>
 
 namespace dflash2 {
@@ -14,10 +16,12 @@ namespace {
 
 constexpr ggml_type copy_type = GGML_TYPE_Q4_0;
 
-// A cycle reads the target once and the head a second time, to draft: below this share of the target a faster head is
-// not worth its memory, and below this size there is nothing to gain
+// A cycle reads the target once and the head a second time, to draft: below this share of the target's weights (experts
+// that a pass leaves out included) a faster head is not worth its memory, and below this size there is nothing to gain
 constexpr size_t least_share = 16;
 constexpr size_t least_bytes = 16 << 20;
+// Types that are not larger by this much are not slower by much either
+constexpr double least_growth = 1.25;
 
 bool on_cpu(const ggml_tensor * tensor) {
     const ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
@@ -37,14 +41,14 @@ std::string obstacle(const ggml_tensor * head) {
     if (!on_cpu(head) || !ggml_backend_buffer_is_host(head->buffer)) {
         return std::string("it lies in memory of the kind ") + ggml_backend_buffer_name(head->buffer);
     }
-    if (head->type == copy_type) {
-        return "it has that type already";
-    }
     return "";
 }
 
 bool pays(const ggml_tensor * head, const llama_model * target) {
-    return ggml_nbytes(head) >= least_bytes && ggml_nbytes(head) >= llama_model_size(target) / least_share;
+    const size_t n_bytes = ggml_nbytes(head);
+    const auto   smaller = (double) (ggml_row_size(copy_type, head->ne[0]) * head->ne[1]);
+    return n_bytes >= least_bytes && n_bytes >= llama_model_size(target) / least_share &&
+           (double) n_bytes >= least_growth * smaller;
 }
 
 // Those of the CPU, the ones for which its weights are packed first
@@ -69,24 +73,32 @@ DraftHead::DraftHead(const std::string & choice,
     if (choice == "target") {
         return;
     }
-    const ggml_tensor * head   = llama_dflash2_head(drafter, target);
-    const std::string   reason = obstacle(head);
+    const ggml_tensor * head = llama_dflash2_head(drafter, target);
+    if (head && head->type == copy_type) {
+        return;
+    }
+    const std::string reason = obstacle(head);
     if (choice != "auto" && !reason.empty()) {
-        throw ModelLoadError("[load] no copy of the target's head in " + choice + ": " + reason +
-                             "; let the head be automatic, or the target's");
+        throw std::invalid_argument("[load] no copy of the target's head in " + choice + ": " + reason +
+                                    "; let the head be automatic, or the target's");
     }
     if (!reason.empty() || (choice == "auto" && !pays(head, target))) {
         return;
     }
-    allocate(head);
-    fill(head, n_threads);
+    if (!allocate(head) || !fill(head, n_threads)) {
+        tensor_ = nullptr;
+        buffer_.reset();
+        log_line(LogLevel::warning,
+                 "no memory for a copy of the target's head, the drafter computes with the target's");
+        return;
+    }
     log_line(LogLevel::info, std::string("the drafter computes with a copy of the target's head in ") +
                                  ggml_type_name(copy_type) + " instead of " + ggml_type_name(head->type) + ", " +
                                  std::to_string(n_bytes() >> 20) + " MiB");
 }
 
 // In the first kind of memory whose products the CPU computes: there they are fastest
-void DraftHead::allocate(const ggml_tensor * head) {
+bool DraftHead::allocate(const ggml_tensor * head) {
     for (ggml_backend_buffer_type_t type : buffer_types()) {
         context_.reset(ggml_init({ 4 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true }));
         tensor_ = ggml_new_tensor_2d(context_.get(), copy_type, head->ne[0], head->ne[1]);
@@ -99,39 +111,44 @@ void DraftHead::allocate(const ggml_tensor * head) {
         ggml_tensor * rows    = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, head->ne[0], 1);
         ggml_tensor * product = ggml_mul_mat(context_.get(), tensor_, rows);
         if (ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), product)) {
-            return;
+            return true;
         }
     }
-    throw ModelLoadError("[load] no memory for a copy of the target's head: let the drafter take the target's");
+    return false;
 }
 
-void DraftHead::fill(const ggml_tensor * head, int32_t n_threads) {
+bool DraftHead::fill(const ggml_tensor * head, int32_t n_threads) try {
     const ggml_to_float_t to_float  = ggml_get_type_traits(head->type)->to_float;
     const int64_t         n_row     = head->ne[0];
     const int64_t         n_rows    = head->ne[1];
     const size_t          row_bytes = ggml_row_size(copy_type, n_row);
-    const auto            convert   = [&](char * data, int64_t begin, int64_t end) {
-        std::vector<float> row(n_row);
-        for (int64_t i = begin; i < end; ++i) {
-            const char *  source  = (const char *) head->data + i * head->nb[1];
-            const float * numbers = head->type == GGML_TYPE_F32 ? (const float *) source : row.data();
-            if (numbers == row.data()) {
-                to_float(source, row.data(), n_row);
+    const int64_t         share     = (n_rows + n_threads - 1) / n_threads;
+    std::vector<char>     data(row_bytes * n_rows);
+    std::vector<float>    buffers(n_row * n_threads);
+
+    const auto convert = [&](int32_t thread) noexcept {
+        float * const buffer = buffers.data() + thread * n_row;
+        for (int64_t i = thread * share; i < std::min(n_rows, (thread + 1) * share); ++i) {
+            const char * source = (const char *) head->data + i * head->nb[1];
+            if (head->type != GGML_TYPE_F32) {
+                to_float(source, buffer, n_row);
             }
-            ggml_quantize_chunk(copy_type, numbers, data + i * row_bytes, 0, 1, n_row, nullptr);
+            const float * numbers = head->type == GGML_TYPE_F32 ? (const float *) source : buffer;
+            ggml_quantize_chunk(copy_type, numbers, data.data() + i * row_bytes, 0, 1, n_row, nullptr);
         }
     };
-
-    std::vector<char>        data(row_bytes * n_rows);
-    std::vector<std::thread> threads;
-    const int64_t            share = (n_rows + n_threads - 1) / n_threads;
-    for (int64_t begin = 0; begin < n_rows; begin += share) {
-        threads.emplace_back(convert, data.data(), begin, std::min(n_rows, begin + share));
+    std::vector<std::future<void>> others;
+    for (int32_t thread = 1; thread < n_threads; ++thread) {
+        others.push_back(std::async(std::launch::async, convert, thread));
     }
-    for (std::thread & thread : threads) {
-        thread.join();
-    }
+    convert(0);
+    others.clear();  // waits for them
     ggml_backend_tensor_set(tensor_, data.data(), 0, data.size());
+    return true;
+} catch (const std::bad_alloc &) {
+    return false;
+} catch (const std::system_error &) {
+    return false;  // no more threads
 }
 
 }  // namespace dflash2

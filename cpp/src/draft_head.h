@@ -14,7 +14,7 @@ namespace dflash2 {
 class DraftHead {
 public:
     // How the head is chosen, as EngineOptions::draft_head: "auto", "target", "q4_0". n_threads: for the conversion.
-    // throws ModelLoadError where a copy is asked for and cannot be made
+    // Without memory for it there is no copy, and a warning. throws std::invalid_argument where "q4_0" cannot be had
     DraftHead(const std::string & choice, const llama_model * drafter, const llama_model * target, int32_t n_threads);
 
     // Null: the drafter takes the target's own, or has one itself
@@ -23,8 +23,8 @@ public:
     size_t n_bytes() const { return buffer_ ? ggml_backend_buffer_get_size(buffer_.get()) : 0; }
 
 private:
-    void allocate(const ggml_tensor * head);
-    void fill(const ggml_tensor * head, int32_t n_threads);
+    bool allocate(const ggml_tensor * head);
+    bool fill(const ggml_tensor * head, int32_t n_threads);
 
     ggml_context_ptr        context_;
     ggml_backend_buffer_ptr buffer_;

@@ -190,8 +190,12 @@ void Drafter::inject(const std::vector<llama_seq_id> & seqs) {
         process(context_.get(), batch, "drafter");
     }
     for (const llama_seq_id seq : seqs) {
-        // with its memory: a sequence seldom keeps as many rows again
-        std::vector<float>().swap(backlogs_[seq].features);
+        std::vector<float> & features = backlogs_[seq].features;
+        features.clear();
+        // a sequence that drafts keeps a few rows a cycle, and seldom as many again
+        if (features.capacity() > (size_t) info_.block_size * n_features_) {
+            features.shrink_to_fit();
+        }
     }
 }
 

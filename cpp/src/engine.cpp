@@ -50,6 +50,10 @@ void check_options(const EngineOptions & options) {
         throw std::invalid_argument("[engine] draft_head is \"" + options.draft_head +
                                     "\", it must be auto, target or q4_0");
     }
+    if (options.draft_head == "q4_0" && options.fused_ops == "upstream") {
+        throw std::invalid_argument(
+            "[engine] draft_head is \"q4_0\", but the upstream graph of fused_ops has the target's");
+    }
     if (!(options.p_min >= 0 && options.p_min <= 1)) {
         throw std::invalid_argument("[engine] p_min is " + std::to_string(options.p_min) + ", it must be from 0 to 1");
     }

@@ -14,19 +14,22 @@
 #endif
 
 // Attention of a few rows: those of a draft, of its verification and of plain decoding. ggml's own kernel takes the keys
-// one by one for each row and head; this one reads and converts a block of keys and values once for all the rows and
-// heads that share them, and sums in F32. What it gives for a row does not depend on the other rows.
+// one by one for each row and head; this one reads and converts a block of keys and values once for a tile of rows and
+// heads that share them, and sums in F32. What it gives for a row does not depend on the other rows, and what a row does
+// not see is not looked at: it may be another sequence, or no number.
 
 namespace {
 
 using dflash2::Range;
 using dflash2::share_of;
 
-constexpr int64_t KEYS_AT_ONCE = 32;
+// Keys of a block, one bit each
+using Keys                     = uint32_t;
+constexpr int64_t KEYS_AT_ONCE = 8 * sizeof(Keys);
 constexpr int64_t ROWS_AT_ONCE = 32;  // rows of one head or of several: the queries of a tile
 // From here on ggml takes tiles of rows itself
 constexpr int64_t FEW = GGML_FA_TILE_Q;
-static_assert(KEYS_AT_ONCE <= GGML_FA_TILE_KV && ROWS_AT_ONCE <= FEW, "what a thread needs fits where ggml's tiles do");
+static_assert(KEYS_AT_ONCE <= GGML_FA_TILE_KV, "what a thread needs fits where ggml's tiles do");
 
 struct Attention {
     const ggml_tensor * q;
@@ -73,12 +76,25 @@ Query query(const Attention & a, int64_t i) {
     return query;
 }
 
-// Keys or values of a block as F32, [n][ne0]
-void load(const ggml_tensor * tensor, int64_t first, int64_t n, int64_t head, int64_t batch, float * out) {
+// The keys that a query sees of n
+Keys seen_by(const Query & query, int64_t first, int64_t n) {
+    constexpr uint16_t minus_infinity = 0xFC00;
+    Keys               keys           = 0;
+    for (int64_t j = 0; j < n; ++j) {
+        keys |= (Keys) (!query.mask || query.mask[first + j] != minus_infinity) << j;
+    }
+    return keys;
+}
+
+// Some keys or values of a block as F32, each at its place in [KEYS_AT_ONCE][ne0]
+void load(const ggml_tensor * tensor, int64_t first, Keys which, int64_t head, int64_t batch, float * out) {
     const ggml_to_float_t to_float = ggml_get_type_traits(tensor->type)->to_float;
     const int64_t         width    = tensor->ne[0];
-    for (int64_t i = 0; i < n; ++i, out += width) {
-        const char * row = at(tensor, first + i, head, batch);
+    for (int64_t j = 0; which != 0; ++j, which >>= 1, out += width) {
+        if ((which & 1) == 0) {
+            continue;
+        }
+        const char * row = at(tensor, first + j, head, batch);
         if (tensor->type == GGML_TYPE_F16) {
             ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) row, out, width);
         } else if (tensor->type == GGML_TYPE_F32) {
@@ -103,49 +119,42 @@ inline float sum_of(GGML_F32_VEC x) {
     return sum;
 #endif
 }
-#endif
 
 // Of a query with N keys
 template <int N>
-void dot(const float * q, const float * keys, int64_t width, float * scores) {
-    float   sums[N] = {};
-    int64_t i       = 0;
-#ifdef DFLASH2_SIMD
+void dot(const float * q, const float * const * keys, int64_t width, float * scores) {
     GGML_F32_VEC parts[N];
     std::fill_n(parts, N, GGML_F32_VEC_ZERO);
+    int64_t i = 0;
     for (; i + GGML_F32_EPR <= width; i += GGML_F32_EPR) {
         const GGML_F32_VEC x = GGML_F32_VEC_LOAD(q + i);
         for (int j = 0; j < N; ++j) {
-            parts[j] = GGML_F32_VEC_FMA(parts[j], x, GGML_F32_VEC_LOAD(keys + j * width + i));
+            parts[j] = GGML_F32_VEC_FMA(parts[j], x, GGML_F32_VEC_LOAD(keys[j] + i));
         }
     }
     for (int j = 0; j < N; ++j) {
-        sums[j] = sum_of(parts[j]);
-    }
-#endif
-    for (; i < width; ++i) {
-        for (int j = 0; j < N; ++j) {
-            sums[j] += q[i] * keys[j * width + i];
+        scores[j] = sum_of(parts[j]);
+        for (int64_t c = i; c < width; ++c) {
+            scores[j] += q[c] * keys[j][c];
         }
     }
-    std::copy_n(sums, N, scores);
 }
 
-void dots(const float * q, const float * keys, int64_t width, int64_t n, float * scores) {
+void dots(const float * q, const float * const * keys, int64_t n, int64_t width, float * scores) {
     constexpr int AT_ONCE = 4;
     int64_t       j       = 0;
     for (; j + AT_ONCE <= n; j += AT_ONCE) {
-        dot<AT_ONCE>(q, keys + j * width, width, scores + j);
+        dot<AT_ONCE>(q, keys + j, width, scores + j);
     }
     for (; j < n; ++j) {
-        dot<1>(q, keys + j * width, width, scores + j);
+        dot<1>(q, keys + j, width, scores + j);
     }
 }
 
-#ifdef DFLASH2_SIMD
-// out[c] += sum over j of weights[j] * values[j, c] for the channels of N vectors, from c on while they last
+// out[c] += sum over j of weights[j] * values[j][c] for the channels of N vectors, from c on while they last
 template <int N>
-void add_channels(int64_t & c, int64_t width, const float * weights, const float * values, int64_t n, float * out) {
+void add_channels(
+    int64_t & c, int64_t width, const float * weights, const float * const * values, int64_t n, float * out) {
     for (; c + N * GGML_F32_EPR <= width; c += N * GGML_F32_EPR) {
         GGML_F32_VEC sums[N];
         for (int i = 0; i < N; ++i) {
@@ -154,8 +163,7 @@ void add_channels(int64_t & c, int64_t width, const float * weights, const float
         for (int64_t j = 0; j < n; ++j) {
             const GGML_F32_VEC weight = GGML_F32_VEC_SET1(weights[j]);
             for (int i = 0; i < N; ++i) {
-                sums[i] =
-                    GGML_F32_VEC_FMA(sums[i], GGML_F32_VEC_LOAD(values + j * width + c + i * GGML_F32_EPR), weight);
+                sums[i] = GGML_F32_VEC_FMA(sums[i], GGML_F32_VEC_LOAD(values[j] + c + i * GGML_F32_EPR), weight);
             }
         }
         for (int i = 0; i < N; ++i) {
@@ -163,41 +171,32 @@ void add_channels(int64_t & c, int64_t width, const float * weights, const float
         }
     }
 }
-#endif
 
-void add_values(int64_t width, const float * weights, const float * values, int64_t n, float * out) {
+void add_values(const float * weights, const float * const * values, int64_t n, int64_t width, float * out) {
     int64_t c = 0;
-#ifdef DFLASH2_SIMD
     // as many sums as hide how long one takes, and as there are registers for
     add_channels<8>(c, width, weights, values, n, out);
     add_channels<4>(c, width, weights, values, n, out);
     add_channels<1>(c, width, weights, values, n, out);
-#endif
     for (; c < width; ++c) {
         for (int64_t j = 0; j < n; ++j) {
-            out[c] += weights[j] * values[j * width + c];
+            out[c] += weights[j] * values[j][c];
         }
     }
 }
-
-// Adds the mask to scores; false if nothing of the block is seen
-bool add_mask(const ggml_fp16_t * mask, int64_t n, float * scores) {
-    float greatest = -INFINITY;
-    float numbers[KEYS_AT_ONCE];
-    ggml_cpu_fp16_to_fp32(mask, numbers, n);
+#else
+void dots(const float * q, const float * const * keys, int64_t n, int64_t width, float * scores) {
     for (int64_t j = 0; j < n; ++j) {
-        // not a sum: what is masked may be no number
-        scores[j] = numbers[j] == -INFINITY ? -INFINITY : scores[j] + numbers[j];
-        greatest  = std::max(greatest, numbers[j]);
+        ggml_vec_dot_f32((int) width, scores + j, 0, q, 0, keys[j], 0, 1);
     }
-    return greatest > -INFINITY;
 }
 
-bool is_seen(const Query & query, int64_t first, int64_t n) {
-    constexpr uint16_t minus_infinity = 0xFC00;
-    return !query.mask ||
-           std::any_of(query.mask + first, query.mask + first + n, [](ggml_fp16_t x) { return x != minus_infinity; });
+void add_values(const float * weights, const float * const * values, int64_t n, int64_t width, float * out) {
+    for (int64_t j = 0; j < n; ++j) {
+        ggml_vec_mad_f32((int) width, out, values[j], weights[j]);
+    }
 }
+#endif
 
 void rescale(Query & query, int64_t n_out, float max) {
     const float factor = std::exp(query.max - max);  // 0 at first
@@ -206,23 +205,35 @@ void rescale(Query & query, int64_t n_out, float max) {
     query.max = max;
 }
 
-void attend(const Attention & a, Query & query, int64_t first, int64_t n, const float * keys, const float * values) {
+// Adds the keys of a block that a query sees, at least one
+void attend(const Attention & a, Query & query, int64_t first, Keys seen, const float * keys, const float * values) {
+    const float * key[KEYS_AT_ONCE];
+    const float * value[KEYS_AT_ONCE];
+    float         bias[KEYS_AT_ONCE];
+    int64_t       n = 0;
+    for (int64_t j = 0; seen != 0; ++j, seen >>= 1) {
+        if (seen & 1) {
+            key[n]   = keys + j * a.k->ne[0];
+            value[n] = values + j * a.v->ne[0];
+            bias[n]  = query.mask ? GGML_CPU_FP16_TO_FP32(query.mask[first + j]) : 0;
+            ++n;
+        }
+    }
     float scores[KEYS_AT_ONCE];
-    dots(query.q, keys, a.k->ne[0], n, scores);
+    dots(query.q, key, n, a.k->ne[0], scores);
     ggml_vec_scale_f32((int) n, scores, a.scale);
     if (a.softcap != 0.0f) {
         ggml_vec_tanh_f32((int) n, scores, scores);
         ggml_vec_scale_f32((int) n, scores, a.softcap);
     }
-    if (query.mask && !add_mask(query.mask + first, n, scores)) {
-        return;
-    }
+    ggml_vec_acc_f32((int) n, scores, bias);
+
     const float max = *std::max_element(scores, scores + n);
     if (max > query.max) {
         rescale(query, a.v->ne[0], max);
     }
     query.sum += (float) ggml_vec_soft_max_f32((int) n, scores, scores, query.max);
-    add_values(a.v->ne[0], scores, values, n, query.out);
+    add_values(scores, value, n, a.v->ne[0], query.out);
 }
 
 void finish(Query & query, int64_t n_out) {
@@ -244,19 +255,23 @@ void attend_tile(const Attention & a, Range tile, int64_t head, int64_t batch, f
         queries[i] = query(a, tile.begin + i);
     }
     const int64_t n_keys = a.k->ne[1];
+    const int64_t n_rows = a.q->ne[1];
     for (int64_t first = 0; first < n_keys; first += KEYS_AT_ONCE) {
-        const int64_t n       = std::min(KEYS_AT_ONCE, n_keys - first);
-        bool          is_read = false;
+        const int64_t n = std::min(KEYS_AT_ONCE, n_keys - first);
+        Keys          seen[ROWS_AT_ONCE];
+        Keys          any = 0;
         for (int64_t i = 0; i < n_queries; ++i) {
-            if (!is_seen(queries[i], first, n)) {
-                continue;
+            // the same row of another head, unless heads have masks of their own
+            const bool known = i >= n_rows && queries[i].mask == queries[i - n_rows].mask;
+            seen[i]          = known ? seen[i - n_rows] : seen_by(queries[i], first, n);
+            any |= seen[i];
+        }
+        load(a.k, first, any, head, batch, keys);
+        load(a.v, first, any, head, batch, values);
+        for (int64_t i = 0; i < n_queries; ++i) {
+            if (seen[i] != 0) {
+                attend(a, queries[i], first, seen[i], keys, values);
             }
-            if (!is_read) {
-                load(a.k, first, n, head, batch, keys);
-                load(a.v, first, n, head, batch, values);
-                is_read = true;
-            }
-            attend(a, queries[i], first, n, keys, values);
         }
     }
     for (int64_t i = 0; i < n_queries; ++i) {
@@ -264,21 +279,29 @@ void attend_tile(const Attention & a, Range tile, int64_t head, int64_t batch, f
     }
 }
 
+bool is_readable(const ggml_tensor * tensor) {
+    return tensor->nb[0] == ggml_type_size(tensor->type) &&
+           (tensor->type == GGML_TYPE_F32 || ggml_get_type_traits(tensor->type)->to_float);
+}
+
 // Whether this kernel can do it as it was asked to
-bool fits(const ggml_tensor * dst) {
+bool fits(const ggml_compute_params * params, const ggml_tensor * dst) {
     const ggml_tensor * q        = dst->src[0];
     const ggml_tensor * k        = dst->src[1];
     const ggml_tensor * v        = dst->src[2];
     const ggml_tensor * mask     = dst->src[3];
     const bool          has_bias = ggml_get_op_params_f32(dst, 1) != 0.0f;
-    return ggml_dflash2_wants_few_rows(dst) && q->type == GGML_TYPE_F32 && q->ne[1] < FEW && !has_bias &&
-           (!mask || mask->type == GGML_TYPE_F16) && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
+    // else ggml, which cuts the keys of a single row into parts, has work for more threads
+    const bool for_all_threads = ggml_nrows(q) >= params->nth;
+    return ggml_dflash2_wants_few_rows(dst) && !params->use_ref && for_all_threads && q->ne[1] < FEW && !has_bias &&
+           q->type == GGML_TYPE_F32 && is_readable(q) && is_readable(k) && is_readable(v) &&
+           (!mask || mask->type == GGML_TYPE_F16) && k->ne[2] == v->ne[2];
 }
 
 }  // namespace
 
 bool ggml_compute_forward_dflash2_few_rows(const ggml_compute_params * params, ggml_tensor * dst) {
-    if (!fits(dst)) {
+    if (!fits(params, dst)) {
         return false;
     }
     Attention a{ dst->src[0],
@@ -292,7 +315,6 @@ bool ggml_compute_forward_dflash2_few_rows(const ggml_compute_params * params, g
     if (a.softcap != 0.0f) {
         a.scale /= a.softcap;
     }
-    const int64_t n_batches  = a.q->ne[3];
     const int64_t n_groups   = a.k->ne[2];               // that share keys and values
     const int64_t n_queries  = a.q->ne[1] * a.q->ne[2];  // of a batch
     const int64_t group_size = n_queries / n_groups;
@@ -300,13 +322,11 @@ bool ggml_compute_forward_dflash2_few_rows(const ggml_compute_params * params, g
     float * const keys       = (float *) params->wdata + params->ith * scratch;
     float * const values     = keys + KEYS_AT_ONCE * a.k->ne[0];
 
-    const Range share = share_of(params, n_batches * n_queries);
+    const Range share = share_of(params, ggml_nrows(a.q));
     for (int64_t i = share.begin; i < share.end;) {
         const int64_t group = i / group_size;
         const int64_t end   = std::min({ i + ROWS_AT_ONCE, (group + 1) * group_size, share.end });
-        const int64_t batch = group / n_groups;
-        // keys of one batch may serve several
-        attend_tile(a, { i, end }, group % n_groups, batch / (n_batches / a.k->ne[3]), keys, values);
+        attend_tile(a, { i, end }, group % n_groups, group / n_groups, keys, values);
         i = end;
     }
     return true;

@@ -145,13 +145,23 @@ def test_masks_of_blocks_and_of_whole_rows() -> None:
 
 
 def test_what_is_masked_is_not_looked_at() -> None:
-    """Cells that nobody has written may hold anything."""
+    """It may hold anything: in a block that is not seen, and between keys that are."""
     case = random_case(4, 130)
     assert case.mask is not None
-    case.mask[:, :, 70:] = -np.inf
+    hidden = [20, 21, 40, *range(70, 130)]
+    case.mask[:, :, hidden] = -np.inf
     expected = case.run()
-    case.keys[:, :, 128:], case.values[:, :, 128:] = np.nan, np.nan
+    case.keys[:, :, hidden], case.values[:, :, hidden] = np.nan, np.inf
     np.testing.assert_array_equal(case.run(), expected)
+
+
+def test_few_of_many_keys_are_seen() -> None:
+    """As an indexer leaves them, other ones for each row."""
+    mask = np.full((1, 5, 700), -np.inf, np.float32)
+    rng = np.random.default_rng(9)
+    for row in range(5):
+        mask[0, row, rng.choice(700, 12, replace=False)] = 0
+    assert_right(random_case(5, 700, mask=mask))
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
@@ -167,8 +177,10 @@ def test_a_row_is_the_same_alone_and_among_others(n_threads: int) -> None:
 
 
 def test_others_keep_the_kernel_of_ggml() -> None:
-    """Who has not asked, and who has many rows."""
+    """Who has not asked, who has fewer rows and heads than threads, and who has many rows."""
     case = random_case(4, 200)
     assert oracle.nmse(case.run(few_rows=False), case.expected()) > MAX_NMSE
+    one = random_case(1, 200, (2, 1))
+    np.testing.assert_array_equal(one.run(n_threads=3), one.run(few_rows=False, n_threads=3))
     many = random_case(64, 200)
     np.testing.assert_array_equal(many.run(), many.run(few_rows=False))
