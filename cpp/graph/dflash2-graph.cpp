@@ -131,9 +131,10 @@ void dflash2_build_selector(const llm_graph_context & graph,
 
     const int64_t n_rows  = block_rows(graph);
     ggml_tensor * anchors = ggml_view_2d(graph.ctx0, tokens, 1, graph.ubatch.n_seqs_unq, n_rows * tokens->nb[0], 0);
-    ggml_tensor * gate    = graph.build_lora_mm(model.dflash_selector_hidden,
-                                                pad_rows(graph, slots, n_slots, model.dflash_selector_hidden));
-    ggml_tensor * scores  = (fused(graph, LLAMA_DFLASH2_SCORE) ? ggml_dflash2_score : ggml_dflash2_score_composed)(
+    // the head's padding goes: rows cost, where another type wants none
+    slots                = pad_rows(graph, first_rows(graph, slots, n_slots), n_slots, model.dflash_selector_hidden);
+    ggml_tensor * gate   = graph.build_lora_mm(model.dflash_selector_hidden, slots);
+    ggml_tensor * scores = (fused(graph, LLAMA_DFLASH2_SCORE) ? ggml_dflash2_score : ggml_dflash2_score_composed)(
         graph.ctx0, logits, ids, first_rows(graph, gate, n_slots), model.dflash_selector_prev,
         model.dflash_selector_next, anchors, (int) n_rows - 1, hparams.f_logit_scale,
         hparams.f_final_logit_softcapping);
