@@ -80,24 +80,7 @@ def test_refusals(dense_pair: Pair, dense_target: Path, tmp_path: Path) -> None:
     for options in ({"draft_head": "q8_0"}, {"draft_head": "q4_0", "fused_ops": "upstream"}):
         with pytest.raises(ValueError, match="draft_head"):
             Dflash2Engine(*dense_pair, **options)  # type: ignore[arg-type]
-    own = add_head(dense_pair.drafter, dense_target, tmp_path / "own.gguf")
+    (head,) = (t for t in gguf.GGUFReader(dense_target).tensors if t.name == "output.weight")
+    own = mutate_gguf(dense_pair.drafter, tmp_path / "own.gguf", add=[head])
     with pytest.raises(ValueError, match="no copy of the target's head in q4_0: the drafter has"):
         Dflash2Engine(dense_target, own, draft_head="q4_0", device="cpu")
-
-
-def add_head(drafter: Path, target: Path, path: Path) -> Path:
-    """The drafter with the target's head as its own."""
-    (head,) = (t for t in gguf.GGUFReader(target).tensors if t.name == "output.weight")
-    reader = gguf.GGUFReader(drafter)
-    writer = gguf.GGUFWriter(path, "dflash")
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            item = field.types[1] if len(field.types) > 1 else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], item)
-    for tensor in [*reader.tensors, head]:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path

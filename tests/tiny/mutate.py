@@ -21,6 +21,7 @@ def mutate_gguf(
     set_kv: Mapping[str, Any] | None = None,
     resize: Mapping[str, tuple[int, ...]] | None = None,
     set_type: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    add: Collection[gguf.ReaderTensor] = (),
 ) -> Path:
     """Copies a GGUF with changes.
 
@@ -30,6 +31,7 @@ def mutate_gguf(
         set_kv: values of keys, added where missing; a key that exists keeps its type.
         resize: shapes (rows first) of F32 or F16 tensors; their content is repeated or cut.
         set_type: of F32 or F16 tensors, I32 or a type that gguf quantizes to.
+        add: tensors of another file, as they are there.
     """
     rename, set_kv, resize = dict(rename or {}), dict(set_kv or {}), dict(resize or {})
     set_type = dict(set_type or {})
@@ -49,7 +51,7 @@ def mutate_gguf(
         writer.add_key_value(rename.get(field.name, field.name), value, field.types[0], item)
     for key, value in set_kv.items():
         add_value(writer, key, value)
-    for tensor in reader.tensors:
+    for tensor in [*reader.tensors, *add]:
         if tensor.name in drop:
             continue
         data, kind = tensor.data, tensor.tensor_type
