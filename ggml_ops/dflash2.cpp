@@ -269,12 +269,21 @@ ggml_tensor * ggml_dflash2_score_composed(ggml_context * ctx,
 // the last of the parameters: ggml uses the first five
 constexpr int FEW_ROWS = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1;
 
-void ggml_dflash2_few_rows(ggml_tensor * attention) {
-    ggml_set_op_params_i32(attention, FEW_ROWS, 1);
+void ggml_dflash2_few_rows(ggml_tensor * node) {
+    ggml_set_op_params_i32(node, FEW_ROWS, 1);
 }
 
-bool ggml_dflash2_wants_few_rows(const ggml_tensor * attention) {
-    return ggml_get_op_params_i32(attention, FEW_ROWS) != 0;
+void ggml_dflash2_few_rows_in(ggml_cgraph * graph) {
+    for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+        ggml_tensor * node = ggml_graph_node(graph, i);
+        if (node->op == GGML_OP_FLASH_ATTN_EXT || node->op == GGML_OP_MUL_MAT) {
+            ggml_dflash2_few_rows(node);
+        }
+    }
+}
+
+bool ggml_dflash2_wants_few_rows(const ggml_tensor * node) {
+    return ggml_get_op_params_i32(node, FEW_ROWS) != 0;
 }
 
 bool ggml_dflash2_is_native(ggml_backend_sched_t sched, ggml_cgraph * graph, ggml_op op) {

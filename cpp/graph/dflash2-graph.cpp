@@ -37,20 +37,18 @@ bool on_cpu(const ggml_tensor * weight) {
     return !device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-// Rows with which a product of n rows is fastest. ggml's kernels for the CPU take rows of some types in tiles and what is
-// left over one by one. Products of a head of 2560 x 65536 in ms, two cores with AVX-512, 1 to 8 rows:
-//   Q4_0   2.0  4.3  6.1  3.6  5.6  7.3  9.2  6.9
-//   Q8_0   4.6 10.5 12.4 14.2 23.1 25.3 27.1 15.8
-//   Q5_K   3.3  7.0  8.8 11.1 13.4 15.8 18.3 12.8
-// F16, BF16, Q4_K and Q6_K cost more with every row.
+// Rows with which a product of n rows is fastest. Where ours does not run, ggml's kernels for the CPU take rows of some types
+// in tiles and what is left over one by one. Products of a head of 2560 x 65536 in ms, two cores with AVX-512, 1 to 8 rows:
+//   Q4_0 as ggml lays it out anew   2.0  4.3  6.1  3.6  5.6  7.3  9.2  6.9
+//   Q5_K                            3.3  7.0  8.8 11.1 13.4 15.8 18.3 12.8
+// Others cost more with every row.
 int64_t fast_rows(const ggml_tensor * weight, int64_t n) {
     if (!on_cpu(weight)) {
         return n;
     }
     switch (weight->type) {
     case GGML_TYPE_Q4_0:
-        return n % 4 >= 2 ? GGML_PAD(n, 4) : n;
-    case GGML_TYPE_Q8_0:
+        return weight->extra && n % 4 >= 2 ? GGML_PAD(n, 4) : n;
     case GGML_TYPE_Q5_K:
         return n % 8 >= 5 ? GGML_PAD(n, 8) : n;
     default:

@@ -53,6 +53,12 @@ namespace {
 
 using Kernel = void (*)(const ggml_compute_params *, ggml_tensor *);
 
+#ifdef __AVX2__
+constexpr bool HAS_MUL_MAT = true;
+#else
+constexpr bool HAS_MUL_MAT = false;
+#endif
+
 // Tensors whose data are blocks of the heap of their own
 class Tensors {
 public:
@@ -107,8 +113,36 @@ ggml_tensor * fill_ids(ggml_tensor * tensor, int32_t n_vocab) {
     return tensor;
 }
 
+// Rows that every rounding of activations leaves as they are: integers, for each block times a power of two. One of the
+// block is 127 or -127, which makes that power its scale
+ggml_tensor * fill_exact(ggml_tensor * tensor, int64_t block) {
+    for (int64_t i = 0; i < tensor->ne[1]; ++i) {
+        for (int64_t first = 0; first < tensor->ne[0]; first += block) {
+            float *       values = row(tensor, i) + first;
+            const int64_t n      = std::min(block, tensor->ne[0] - first);
+            const float   scale  = std::ldexp(1.0f, -7 - (int) (generator() % 3));
+            std::generate_n(values, n, [&] { return scale * (float) ((int) (generator() % 255) - 127); });
+            values[generator() % n] = generator() % 2 ? 127 * scale : -127 * scale;
+        }
+    }
+    return tensor;
+}
+
+// `values` as a type stores them; they become what that gives back
+ggml_tensor * store(Tensors & tensors, ggml_type type, ggml_tensor * values) {
+    const int64_t n_rows = values->ne[1];
+    ggml_tensor * stored = tensors.add(type, values->ne[0], n_rows);
+    if (type == GGML_TYPE_F32) {
+        std::copy(row(values, 0), row(values, n_rows), row(stored, 0));
+    } else {
+        ggml_quantize_chunk(type, row(values, 0), stored->data, 0, n_rows, values->ne[0], nullptr);
+        ggml_get_type_traits(type)->to_float(stored->data, row(values, 0), ggml_nelements(values));
+    }
+    return stored;
+}
+
 void run(Kernel kernel, ggml_tensor * node, size_t work_size, int n_threads) {
-    std::vector<char>        work(work_size);
+    std::vector<char>        work(work_size, (char) 0xff);
     Barrier                  barrier(n_threads);
     std::vector<std::thread> threads;
     for (int i = 0; i < n_threads; ++i) {
@@ -185,17 +219,8 @@ void check_score(ggml_type type, int64_t k, int64_t rank, int n_slots, int64_t g
     ggml_tensor * anchors   = fill_ids(tensors.add(GGML_TYPE_I32, n_seqs), n_vocab);
     ggml_tensor * values[2] = { fill(tensors.add(GGML_TYPE_F32, rank, n_vocab)),
                                 fill(tensors.add(GGML_TYPE_F32, rank, n_vocab)) };
-    ggml_tensor * tables[2];
-    for (int i = 0; i < 2; ++i) {
-        tables[i] = tensors.add(type, rank, n_vocab);
-        if (type == GGML_TYPE_F32) {
-            std::copy(row(values[i], 0), row(values[i], n_vocab), row(tables[i], 0));
-        } else {
-            ggml_quantize_chunk(type, row(values[i], 0), tables[i]->data, 0, n_vocab, rank, nullptr);
-            ggml_get_type_traits(type)->to_float(tables[i]->data, row(values[i], 0), n_vocab * rank);
-        }
-    }
-    ggml_tensor * scores = tensors.allocate(
+    ggml_tensor * tables[2] = { store(tensors, type, values[0]), store(tensors, type, values[1]) };
+    ggml_tensor * scores    = tensors.allocate(
         ggml_dflash2_score(tensors.context, logits, ids, gate, tables[0], tables[1], anchors, n_slots, 0.5f, 3.0f));
     run(ggml_compute_forward_dflash2_score, scores, ggml_dflash2_score_work_size(scores, n_threads), n_threads);
     const auto id_of = [&](int64_t i, int64_t c) {
@@ -215,7 +240,7 @@ void check_score(ggml_type type, int64_t k, int64_t rank, int n_slots, int64_t g
     }
 }
 
-void check_few_rows(int64_t width, int64_t value_width, int64_t n_rows, int64_t n_keys, int n_threads) {
+void check_attention(int64_t width, int64_t value_width, int64_t n_rows, int64_t n_keys, int n_threads) {
     const int64_t n_heads = 4, n_shared = 2;
     Tensors       tensors;
     ggml_tensor * q      = fill(tensors.add(GGML_TYPE_F32, width, n_rows, n_heads));
@@ -228,7 +253,7 @@ void check_few_rows(int64_t width, int64_t value_width, int64_t n_rows, int64_t 
     ggml_tensor * node =
         tensors.allocate(ggml_flash_attn_ext(tensors.context, q, keys, values, mask, 0.25f, 0.0f, 0.0f));
     const auto kernel = [](const ggml_compute_params * params, ggml_tensor * dst) {
-        CHECK(ggml_compute_forward_dflash2_few_rows(params, dst));
+        CHECK(ggml_compute_forward_dflash2_attention(params, dst));
     };
     CHECK(!ggml_dflash2_wants_few_rows(node));
     ggml_dflash2_few_rows(node);
@@ -260,6 +285,38 @@ void check_few_rows(int64_t width, int64_t value_width, int64_t n_rows, int64_t 
     }
 }
 
+void check_mul_mat(ggml_type type, int64_t n, int64_t n_weights, int64_t n_rows, int64_t gap) {
+    Tensors       tensors;
+    ggml_tensor * values  = fill(tensors.add(GGML_TYPE_F32, n, n_weights));
+    ggml_tensor * weights = store(tensors, type, values);
+    ggml_tensor * x       = fill_exact(tensors.add_rows(n, n_rows, gap), std::max<int64_t>(32, ggml_blck_size(type)));
+    ggml_tensor * node    = tensors.allocate(ggml_mul_mat(tensors.context, weights, x));
+    const auto    refuses = [](const ggml_compute_params * params, ggml_tensor * dst) {
+        CHECK(!ggml_compute_forward_dflash2_mul_mat(params, dst));
+    };
+    const auto kernel = [](const ggml_compute_params * params, ggml_tensor * dst) {
+        CHECK(ggml_compute_forward_dflash2_mul_mat(params, dst));
+    };
+    run(refuses, node, 0, 1);
+    ggml_dflash2_few_rows(node);
+    if (!HAS_MUL_MAT) {
+        CHECK(ggml_dflash2_mul_mat_work_size(node) == 0);
+        run(refuses, node, 0, 1);
+        return;
+    }
+    // with more threads it wants ggml's own
+    run(kernel, node, ggml_dflash2_mul_mat_work_size(node), 1);
+    for (int64_t i = 0; i < n_rows; ++i) {
+        for (int64_t j = 0; j < n_weights; ++j) {
+            double sum = 0;
+            for (int64_t c = 0; c < n; ++c) {
+                sum += (double) row(values, j)[c] * row(x, i)[c];
+            }
+            CHECK(near(row(node, i)[j], sum));
+        }
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -267,8 +324,27 @@ int main() {
     for (const int n_threads : { 1, 2, 5 }) {
         for (const int64_t n_keys : { 1, 31, 33, 70 }) {
             for (const int64_t n_rows : { 2, 5, 40 }) {
-                check_few_rows(64, 64, n_rows, n_keys, n_threads);
-                check_few_rows(37, 83, n_rows, n_keys, n_threads);
+                check_attention(64, 64, n_rows, n_keys, n_threads);
+                check_attention(37, 83, n_rows, n_keys, n_threads);
+            }
+        }
+    }
+    for (const int64_t n_weights : { 1, 3, 7, 33 }) {
+        for (const int64_t gap : { 0, 3 }) {
+            for (const int64_t n_rows : { 1, 3, 8 }) {
+                for (const int64_t n : { 1, 37, 300, 576 }) {
+                    check_mul_mat(GGML_TYPE_F16, n, n_weights, n_rows, gap);
+                    check_mul_mat(GGML_TYPE_BF16, n, n_weights, n_rows, gap);
+                }
+                check_mul_mat(GGML_TYPE_Q6_K, 256, n_weights, n_rows, gap);
+                check_mul_mat(GGML_TYPE_Q6_K, 768, n_weights, n_rows, gap);
+            }
+            for (const int64_t n_rows : { 1, 3, 8, 11, 32 }) {
+                for (const int64_t n : { 32, 96, 576 }) {
+                    check_mul_mat(GGML_TYPE_Q8_0, n, n_weights, n_rows, gap);
+                    check_mul_mat(GGML_TYPE_Q4_0, n, n_weights, n_rows, gap);
+                    check_mul_mat(GGML_TYPE_Q4_1, n, n_weights, n_rows, gap);
+                }
             }
         }
     }

@@ -64,6 +64,7 @@ _FUNCTIONS = {
         "ggml_backend_graph_compute": (c_int, [c_void_p, c_void_p]),
         "ggml_flash_attn_ext": (_tensor, _attention),
         "ggml_flash_attn_ext_add_sinks": (None, [_tensor, _tensor]),
+        "ggml_mul_mat": (_tensor, [c_void_p, _tensor, _tensor]),
         "ggml_dflash2_few_rows": (None, [_tensor]),
         "ggml_dflash2_conv": (_tensor, _conv),
         "ggml_dflash2_conv_composed": (_tensor, _conv),
@@ -179,6 +180,13 @@ class Graph:
         """Stock's op, on our kernel where few rows are asked for."""
         node = self.call("ggml_flash_attn_ext", q, keys, values, mask, scale, 0.0, softcap)
         _function("ggml_flash_attn_ext_add_sinks")(node, sinks)
+        if few_rows:
+            _function("ggml_dflash2_few_rows")(node)
+        return node
+
+    def mul_mat(self, weights: Tensor, x: Tensor, *, few_rows: bool) -> Tensor:
+        """Stock's op, on our kernel where few rows are asked for."""
+        node = self.call("ggml_mul_mat", weights, x)
         if few_rows:
             _function("ggml_dflash2_few_rows")(node)
         return node

@@ -117,6 +117,19 @@ def attention(
     return (weights[..., : keys.shape[2]] @ values).swapaxes(1, 2)
 
 
+def mul_mat(weights: NDArray[Any], x: NDArray[Any]) -> Array:
+    """Products of rows with rows.
+
+    Args:
+        weights: [batches, rows of weights, n], or without batches.
+        x: [batches, rows, n], likewise.
+
+    Returns:
+        [batches, rows, rows of weights], with batches where one of them has some.
+    """
+    return x.astype(np.float64) @ weights.astype(np.float64).swapaxes(-1, -2)
+
+
 def nmse(found: NDArray[Any], expected: Array) -> float:
     """Mean square of the error over that of what was expected, over the finite values.
 

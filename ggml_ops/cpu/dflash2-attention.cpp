@@ -300,7 +300,7 @@ bool fits(const ggml_compute_params * params, const ggml_tensor * dst) {
 
 }  // namespace
 
-bool ggml_compute_forward_dflash2_few_rows(const ggml_compute_params * params, ggml_tensor * dst) {
+bool ggml_compute_forward_dflash2_attention(const ggml_compute_params * params, ggml_tensor * dst) {
     if (!fits(params, dst)) {
         return false;
     }

@@ -1,0 +1,447 @@
+#include "dflash2-common.h"
+#include "dflash2-cpu.h"
+#include "dflash2-x86.h"
+#include "ggml-cpu.h"
+#include "ggml-dflash2.h"
+
+// Products of weights with a few rows of activations: those of a draft, of its verification and of plain decoding. ggml's
+// own kernels unpack the weights once for each row, or want many rows to pay; here a weight is read and unpacked once for
+// a tile of rows, so that several rows cost little more than the reading of the weights, which one row costs too.
+//
+// Activations are rounded as ggml rounds them for the type of the weights, products of a block are summed as integers.
+// What a row gives does not depend on the others, to the bit: a verification computes what plain decoding computes.
+
+#ifndef DFLASH2_X86
+bool ggml_compute_forward_dflash2_mul_mat(const ggml_compute_params *, ggml_tensor *) {
+    return false;
+}
+
+size_t ggml_dflash2_mul_mat_work_size(const ggml_tensor *) {
+    return 0;
+}
+#else
+#define GGML_COMMON_DECL_CPP
+#include "ggml-common.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace {
+
+using namespace dflash2;
+
+constexpr int     ROWS_AT_ONCE    = 8;                            // of activations: a tile
+constexpr int     SUMS_AT_ONCE    = DFLASH2_X86 == 512 ? 16 : 8;  // as many as registers hold
+constexpr int     WEIGHTS_AT_ONCE = 4;                            // rows of weights, at most
+constexpr size_t  NEAR            = 24 * 1024;                    // bytes: most of an L1 cache
+constexpr int64_t WEIGHTS_A_TURN  = 64;    // rows of weights that a thread takes at a time, at most
+constexpr int64_t PIECE           = QK_K;  // activations that are rounded at once: whole blocks of each type
+
+constexpr int VALUES = sizeof(Bytes);                   // of a chunk of quantised weights
+constexpr int LANES  = sizeof(Floats) / sizeof(float);  // one for four of these values
+constexpr int BLOCK  = 32;
+constexpr int BLOCKS = VALUES / BLOCK;
+
+// Activations as the kernel reads them
+struct alignas(64) QuantisedChunk {
+    int8_t x[VALUES];
+    float  scale[LANES];
+    union {
+        int32_t bias[LANES];  // what the offset of the weights adds to each sum of four products
+        float   sum[LANES];   // of four activations, for weights with a minimum
+    };
+};
+
+struct alignas(64) FloatChunk {
+    float x[LANES];
+};
+
+// Weights as the kernel reads them: scale * (q - offset), or scale * q + min
+struct Quantised {
+    Bytes  q;
+    Floats scale;
+    Floats min;
+};
+
+// For each type of weights: up to how many rows this is faster than ggml's kernels, what a chunk of activations is and what
+// they are rounded to, how many chunks make a group (a block of the type, or one), how a part of group i of a row is read,
+// and the products of its bytes.
+
+template <typename Block_, ggml_type type_, ggml_type rounded_, int64_t few_, int offset_, bool has_min_>
+struct QuantisedWeights {
+    using Block                         = Block_;
+    using Chunk                         = QuantisedChunk;
+    static constexpr ggml_type type     = type_;
+    static constexpr ggml_type rounded  = rounded_;
+    static constexpr int64_t   few      = few_;
+    static constexpr int64_t   n_values = VALUES;
+    static constexpr int       n_parts  = rounded == GGML_TYPE_Q8_K ? QK_K / VALUES : 1;
+    static constexpr size_t    size     = (n_parts > 1 ? 1 : BLOCKS) * sizeof(Block);
+    static constexpr int       offset   = offset_;
+    static constexpr bool      has_min  = has_min_;
+
+    static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot(bias, q, x); }
+};
+
+struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 32, SIGN_OFFSET, false> {
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
+        const auto * block = (const Block *) row + i * BLOCKS;
+        return { lift(blocks(block->qs, sizeof(*block))), of_blocks(&block->d, sizeof(*block)), Floats{} };
+    }
+
+    static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot_lifted(bias, q, x); }
+};
+
+struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 32, 8, false> {
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
+        const auto * block = (const Block *) row + i * BLOCKS;
+        return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->d, sizeof(*block)), Floats{} };
+    }
+};
+
+struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 32, 0, true> {
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
+        const auto * block = (const Block *) row + i * BLOCKS;
+        return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->data.data.d, sizeof(*block)),
+                 of_blocks(&block->data.data.m, sizeof(*block)) };
+    }
+};
+
+struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 16, 32, false> {
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
+        constexpr int first   = part * BLOCKS;  // block of 32 values, of eight
+        constexpr int half    = first / 4;
+        constexpr int quarter = first % 4;
+        const auto *  block   = (const Block *) row + i;
+        const Bytes   low     = shift_right(load_bytes(block->ql + 64 * half + 32 * (quarter % 2)), quarter / 2 * 4);
+        const Bytes   high    = blocks_shifted(block->qh + 32 * half, 2 * quarter, 2);
+        const Floats  scale   = multiply(of_sixteens(block->scales + 2 * first), all(block->d));
+        return { join(low_bits(low, 4), low_bits(high, 2)), scale, Floats{} };
+    }
+};
+
+template <ggml_type type_, int64_t few_>
+struct FloatWeights {
+    using Chunk                         = FloatChunk;
+    static constexpr ggml_type type     = type_;
+    static constexpr ggml_type rounded  = type_;
+    static constexpr int64_t   few      = few_;
+    static constexpr int64_t   n_values = LANES;
+    static constexpr int       n_parts  = 1;
+    static constexpr size_t    size     = LANES * sizeof(uint16_t);
+
+    template <int part>
+    DFLASH2_INLINE static Floats load(const char * row, int64_t i) {
+        const char * p = row + i * LANES * sizeof(uint16_t);
+        return type == GGML_TYPE_F16 ? widen_f16(p) : widen_bf16(p);
+    }
+};
+
+using F16  = FloatWeights<GGML_TYPE_F16, 16>;
+using BF16 = FloatWeights<GGML_TYPE_BF16, 8>;
+
+// Block i of a piece of rounded activations
+struct RoundedBlock {
+    const int8_t * x;
+    float          scale;
+};
+
+template <ggml_type rounded>
+RoundedBlock block_of(const void * piece, int64_t i) {
+    if constexpr (rounded == GGML_TYPE_Q8_K) {
+        const auto * block = (const block_q8_K *) piece;
+        return { block->qs + i * BLOCK, block->d };
+    } else if constexpr (rounded == GGML_TYPE_Q8_1) {
+        const auto * block = (const block_q8_1 *) piece + i;
+        return { block->qs, GGML_CPU_FP16_TO_FP32(block->data.data.d) };
+    } else {
+        const auto * block = (const block_q8_0 *) piece + i;
+        return { block->qs, GGML_CPU_FP16_TO_FP32(block->d) };
+    }
+}
+
+// The chunk of n values from value `first` of a piece on, zeros behind them
+template <typename W>
+void fill(const void * piece, int64_t first, int64_t n, QuantisedChunk & chunk) {
+    chunk = {};
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const RoundedBlock block = block_of<W::rounded>(piece, (first + i) / BLOCK);
+        std::copy_n(block.x, BLOCK, chunk.x + i);
+        std::fill_n(chunk.scale + i / 4, BLOCK / 4, block.scale);
+    }
+    for (int lane = 0; lane < LANES; ++lane) {
+        const int8_t * x   = chunk.x + 4 * lane;
+        const int      sum = x[0] + x[1] + x[2] + x[3];
+        if constexpr (W::has_min) {
+            chunk.sum[lane] = chunk.scale[lane] * (float) sum;
+        } else {
+            chunk.bias[lane] = -W::offset * sum;
+        }
+    }
+}
+
+template <typename W>
+void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
+    uint16_t padded[LANES] = {};
+    std::copy_n((const uint16_t *) piece + first, n, padded);
+    store_floats(chunk.x, W::template load<0>((const char *) padded, 0));
+}
+
+template <typename W>
+DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const QuantisedChunk & chunk) {
+    const Bytes  bias  = W::has_min ? Bytes{} : load_bytes(chunk.bias);
+    const Floats ints  = to_floats(W::products(bias, w.q, load_bytes(chunk.x)));
+    const Floats scale = multiply(w.scale, load_floats(chunk.scale));
+    if constexpr (W::has_min) {
+        sum = multiply_add(w.min, load_floats(chunk.sum), sum);
+    }
+    return multiply_add(ints, scale, sum);
+}
+
+template <typename W>
+DFLASH2_INLINE Floats add_products(Floats sum, Floats w, const FloatChunk & chunk) {
+    return multiply_add(w, load_floats(chunk.x), sum);
+}
+
+// One op. The chunks of its activations are laid out [tile of rows][chunk][row of the tile], as they are read
+template <typename W>
+class Product {
+public:
+    using Chunk = typename W::Chunk;
+
+    Product(const ggml_tensor * dst, void * chunks) :
+        dst_(dst), weights_(dst->src[0]), x_(dst->src[1]), chunks_(static_cast<Chunk *>(chunks)) {}
+
+    static int64_t n_chunks(const ggml_tensor * weights) { return (weights->ne[0] + W::n_values - 1) / W::n_values; }
+
+    // Chunks of one piece of one row of activations
+    void fill_piece(int64_t row, int64_t piece) const {
+        constexpr int64_t n_chunks_of_piece = PIECE / W::n_values;
+
+        const int64_t first = piece * PIECE;
+        const int64_t n     = std::min(PIECE, n_values() - first);
+        // no type takes more than four bytes a value
+        alignas(64) char rounded[4 * PIECE];
+        ggml_get_type_traits_cpu(W::rounded)->from_float(row_of(x_, row) + first, rounded, n);
+        Chunk *       tile = chunks_of(row);
+        const int64_t r    = row % ROWS_AT_ONCE;
+        for (int64_t i = 0; i * W::n_values < n; ++i) {
+            fill<W>(rounded, i * W::n_values, std::min(W::n_values, n - i * W::n_values),
+                    tile[(piece * n_chunks_of_piece + i) * tile_size(row) + r]);
+        }
+    }
+
+    // All rows of activations with some rows of weights, no more than WEIGHTS_A_TURN
+    void multiply(Range which) const {
+        for (int64_t row = 0; row < x_->ne[1]; row += ROWS_AT_ONCE) {
+            multiply_tile(which, row);
+        }
+    }
+
+private:
+    static constexpr int64_t GROUP = W::n_values * W::n_parts;  // values
+
+    int64_t n_values() const { return weights_->ne[0]; }
+    int64_t tile_size(int64_t row) const {
+        return std::min<int64_t>(ROWS_AT_ONCE, x_->ne[1] - row / ROWS_AT_ONCE * ROWS_AT_ONCE);
+    }
+    Chunk * chunks_of(int64_t row) const { return chunks_ + row / ROWS_AT_ONCE * ROWS_AT_ONCE * n_chunks(weights_); }
+
+    // The tile that begins with a row, which has R rows or fewer
+    template <int R = ROWS_AT_ONCE>
+    void multiply_tile(Range which, int64_t row) const {
+        if (tile_size(row) == R) {
+            multiply_rows<R>(which, row);
+        } else if constexpr (R > 1) {
+            multiply_tile<R - 1>(which, row);
+        }
+    }
+
+    // Takes as many chunks of the activations at a time as stay in the nearest cache
+    template <int R>
+    void multiply_rows(Range which, int64_t row) const {
+        constexpr int     N        = std::min(WEIGHTS_AT_ONCE, SUMS_AT_ONCE / R);
+        constexpr int64_t n_groups = std::max<int64_t>(1, NEAR / (R * W::n_parts * sizeof(Chunk)));
+
+        Floats sums[WEIGHTS_A_TURN * ROWS_AT_ONCE];  // [weights][R]
+        for (int64_t group = 0; group * GROUP < n_values(); group += n_groups) {
+            const Range groups = { group, group + n_groups };
+            int64_t     i      = which.begin;
+            for (; i + N <= which.end; i += N) {
+                add_groups<N, R>(i, row, groups, sums + (i - which.begin) * R);
+            }
+            for (; i < which.end; ++i) {
+                add_groups<1, R>(i, row, groups, sums + (i - which.begin) * R);
+            }
+        }
+
+        constexpr int AT_ONCE = 8;
+        const int64_t n_sums  = (which.end - which.begin) * R;
+        for (int64_t i = 0; i < n_sums; i += AT_ONCE) {
+            for (int64_t j = n_sums; j < i + AT_ONCE; ++j) {
+                sums[j] = Floats{};
+            }
+            float results[AT_ONCE];
+            _mm256_storeu_ps(results, sums_of(sums + i));
+            for (int64_t j = i; j < std::min(i + AT_ONCE, n_sums); ++j) {
+                ((float *) ((char *) dst_->data + (row + j % R) * dst_->nb[1]))[which.begin + j / R] = results[j - i];
+            }
+        }
+    }
+
+    // N rows of weights with R rows of activations. sums: [N][R], nothing yet before the first group
+    template <int N, int R>
+    void add_groups(int64_t weight, int64_t row, Range groups, Floats * sums) const {
+        const char * from[N];
+        Floats       local[N * R] = {};
+        for (int n = 0; n < N; ++n) {
+            from[n] = (const char *) weights_->data + (weight + n) * weights_->nb[1];
+        }
+        if (groups.begin > 0) {
+            std::copy_n(sums, N * R, local);
+        }
+        const Chunk * chunks = chunks_of(row) + groups.begin * W::n_parts * R;
+        const size_t  ahead  = N * weights_->nb[1];  // which is read next
+        const int64_t end    = std::min(groups.end, n_values() / GROUP);
+        for (int64_t i = groups.begin; i < end; ++i, chunks += W::n_parts * R) {
+            for (int n = 0; n < N; ++n) {
+                for (size_t line = 0; line < W::size; line += 64) {
+                    prefetch(from[n] + i * W::size + ahead + line);
+                }
+            }
+            add_group<N, R>(from, i, chunks, local, std::make_integer_sequence<int, W::n_parts>());
+        }
+        if (end < groups.end && end * GROUP < n_values()) {
+            // what lies behind the last value of a row is not to be read
+            char padded[N][4 * VALUES] = {};
+            for (int n = 0; n < N; ++n) {
+                std::memcpy(padded[n], from[n] + end * W::size, ggml_row_size(W::type, n_values()) - end * W::size);
+                from[n] = padded[n];
+            }
+            add_chunk<N, R, 0>(from, 0, chunks, local);
+        }
+        std::copy_n(local, N * R, sums);
+    }
+
+    template <int N, int R, int... parts>
+    DFLASH2_INLINE static void add_group(const char * const * from,
+                                         int64_t              i,
+                                         const Chunk *        chunks,
+                                         Floats *             sums,
+                                         std::integer_sequence<int, parts...>) {
+        (add_chunk<N, R, parts>(from, i, chunks + parts * R, sums), ...);
+    }
+
+    template <int N, int R, int part>
+    DFLASH2_INLINE static void add_chunk(const char * const * from, int64_t i, const Chunk * chunks, Floats * sums) {
+        decltype(W::template load<part>(nullptr, 0)) weights[N];
+        DFLASH2_UNROLL
+        for (int n = 0; n < N; ++n) {
+            weights[n] = W::template load<part>(from[n], i);
+        }
+        DFLASH2_UNROLL
+        for (int r = 0; r < R; ++r) {
+            DFLASH2_UNROLL
+            for (int n = 0; n < N; ++n) {
+                sums[n * R + r] = add_products<W>(sums[n * R + r], weights[n], chunks[r]);
+            }
+        }
+    }
+
+    const ggml_tensor * dst_;
+    const ggml_tensor * weights_;
+    const ggml_tensor * x_;
+    Chunk *             chunks_;
+};
+
+template <typename W>
+void run(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const size_t     misaligned = (uintptr_t) params->wdata % alignof(typename W::Chunk);
+    void * const     chunks     = (char *) params->wdata + (misaligned ? alignof(typename W::Chunk) - misaligned : 0);
+    const Product<W> product(dst, chunks);
+
+    const int64_t n_pieces = (dst->src[0]->ne[0] + PIECE - 1) / PIECE;
+    const Range   share    = share_of(params, n_pieces * dst->ne[1]);
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        product.fill_piece(i / n_pieces, i % n_pieces);
+    }
+
+    // turns are handed out one by one: cores may differ in speed
+    const int64_t n_weights = dst->ne[0];
+    const int64_t fair      = std::max<int64_t>(1, n_weights / (4 * params->nth * WEIGHTS_AT_ONCE)) * WEIGHTS_AT_ONCE;
+    const int64_t size      = std::min(WEIGHTS_A_TURN, fair);
+    const bool    alone     = params->nth == 1;
+    if (!alone) {
+        if (params->ith == 0) {
+            ggml_threadpool_chunk_set(params->threadpool, params->nth);
+        }
+        ggml_barrier(params->threadpool);
+    }
+    for (int64_t turn = params->ith; turn * size < n_weights;
+         turn         = alone ? turn + 1 : ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        product.multiply({ turn * size, std::min(n_weights, (turn + 1) * size) });
+    }
+}
+
+// Whether this kernel can do it as it was asked to
+template <typename W>
+bool fits(const ggml_tensor * dst) {
+    const ggml_tensor * weights   = dst->src[0];
+    const ggml_tensor * x         = dst->src[1];
+    const bool          is_flat   = ggml_n_dims(weights) <= 2 && ggml_n_dims(x) <= 2 && weights->ne[0] > 0;
+    const bool          is_hinted = ggml_get_op_params_i32(dst, 1) != 0;
+    // what has something extra is laid out in another way
+    return is_flat && !is_hinted && !weights->extra && x->ne[1] <= W::few && x->type == GGML_TYPE_F32 &&
+           x->nb[0] == sizeof(float) && weights->nb[0] == ggml_type_size(weights->type);
+}
+
+// Calls `function` with an empty value of the weights' type, if this kernel does the product. False: it does not
+template <typename Function>
+bool with_weights(const ggml_tensor * dst, const Function & function) {
+    const auto call = [&](auto weights) {
+        const bool does = fits<decltype(weights)>(dst);
+        if (does) {
+            function(weights);
+        }
+        return does;
+    };
+    if (!ggml_dflash2_wants_few_rows(dst)) {
+        return false;
+    }
+    switch (dst->src[0]->type) {
+    case GGML_TYPE_F16:
+        return call(F16{});
+    case GGML_TYPE_BF16:
+        return call(BF16{});
+    case GGML_TYPE_Q8_0:
+        return call(Q8_0{});
+    case GGML_TYPE_Q4_0:
+        return call(Q4_0{});
+    case GGML_TYPE_Q4_1:
+        return call(Q4_1{});
+    case GGML_TYPE_Q6_K:
+        return call(Q6_K{});
+    default:
+        return false;
+    }
+}
+
+}  // namespace
+
+bool ggml_compute_forward_dflash2_mul_mat(const ggml_compute_params * params, ggml_tensor * dst) {
+    return !params->use_ref && with_weights(dst, [&](auto weights) { run<decltype(weights)>(params, dst); });
+}
+
+size_t ggml_dflash2_mul_mat_work_size(const ggml_tensor * node) {
+    size_t size = 0;
+    with_weights(node, [&](auto weights) {
+        using Chunk = typename decltype(weights)::Chunk;
+        size        = node->ne[1] * Product<decltype(weights)>::n_chunks(node->src[0]) * sizeof(Chunk) + alignof(Chunk);
+    });
+    return size;
+}
+#endif

@@ -1,0 +1,271 @@
+#pragma once
+
+// Vectors of bytes, of sums of four of them, and of floats, in the two widths that x86 has for them. Neither: DFLASH2_X86 is
+// not defined.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VNNI__)
+#define DFLASH2_X86 512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define DFLASH2_X86 256
+#endif
+
+#ifdef DFLASH2_X86
+
+#include <immintrin.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+// of intrinsics that begin with an undefined vector: https://gcc.gnu.org/PR105593
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+// For functions and loops whose arrays of vectors are to be registers, whatever a compiler thinks of their size
+#ifdef _MSC_VER
+#define DFLASH2_INLINE __forceinline
+#define DFLASH2_UNROLL
+#elif defined(__clang__)
+#define DFLASH2_INLINE inline __attribute__((always_inline))
+#define DFLASH2_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DFLASH2_INLINE inline __attribute__((always_inline))
+#define DFLASH2_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace dflash2 {
+
+inline void prefetch(const void * p) {
+    _mm_prefetch((const char *) p, _MM_HINT_T0);
+}
+
+inline __m256i load_256(const void * p) {
+    return _mm256_loadu_si256((const __m256i *) p);
+}
+
+// 16 bytes with two numbers each: first the lower ones
+inline __m256i halves_256(const void * p) {
+    const __m128i x = _mm_loadu_si128((const __m128i *) p);
+    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(x, 4), x), _mm256_set1_epi8(15));
+}
+
+#if DFLASH2_X86 == 512
+using Bytes  = __m512i;
+using Floats = __m512;
+
+inline Bytes load_bytes(const void * p) {
+    return _mm512_loadu_si512(p);
+}
+
+inline Floats load_floats(const float * p) {
+    return _mm512_loadu_ps(p);
+}
+
+inline void store_floats(float * p, Floats x) {
+    _mm512_storeu_ps(p, x);
+}
+
+inline Floats multiply(Floats a, Floats b) {
+    return _mm512_mul_ps(a, b);
+}
+
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+inline Floats to_floats(Bytes ints) {
+    return _mm512_cvtepi32_ps(ints);
+}
+
+inline Floats widen_f16(const void * p) {
+    return _mm512_cvtph_ps(load_256(p));
+}
+
+inline Floats widen_bf16(const void * p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(p)), 16));
+}
+
+inline __m256 fold(Floats x) {
+    return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+}
+
+// Adds the sums of four neighbours of `a` (0 to 255) times those of `b` (signed)
+inline Bytes dot(Bytes ints, Bytes a, Bytes b) {
+    return _mm512_dpbusd_epi32(ints, a, b);
+}
+
+// Signed `a` is made unsigned by an offset, which the caller takes off the sums
+constexpr int SIGN_OFFSET = 128;
+
+inline Bytes lift(Bytes a) {
+    return _mm512_xor_si512(a, _mm512_set1_epi8((char) 0x80));
+}
+
+inline Bytes dot_lifted(Bytes ints, Bytes a, Bytes b) {
+    return dot(ints, a, b);
+}
+
+inline Bytes low_bits(Bytes x, int n) {
+    return _mm512_and_si512(x, _mm512_set1_epi8((char) ((1 << n) - 1)));
+}
+
+// Bytes that are masked afterwards: bits of a neighbour come in
+inline Bytes shift_right(Bytes x, int n) {
+    return _mm512_srl_epi16(x, _mm_cvtsi32_si128(n));
+}
+
+// The bits of `high` above the four of `low`
+inline Bytes join(Bytes low, Bytes high) {
+    return _mm512_or_si512(low, _mm512_slli_epi16(high, 4));
+}
+
+// Two blocks of 32 values, `stride` bytes apart
+inline Bytes blocks(const void * p, size_t stride) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load_256(p)), load_256((const char *) p + stride), 1);
+}
+
+inline Bytes blocks_of_halves(const void * p, size_t stride) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(halves_256(p)), halves_256((const char *) p + stride), 1);
+}
+
+// The same 32 bytes for both, shifted right by n, and by `step` more in the second
+inline Bytes blocks_shifted(const void * p, int n, int step) {
+    const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi16((short) n), _mm256_set1_epi16((short) (n + step)), 1);
+    return _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_256(p)), shifts);
+}
+
+// A number for all values of each block, in F16 `stride` bytes apart
+inline Floats of_blocks(const uint16_t * f16, size_t stride) {
+    uint16_t second;
+    std::memcpy(&second, (const char *) f16 + stride, sizeof(second));
+    return _mm512_cvtph_ps(_mm256_set_m128i(_mm_set1_epi16((short) second), _mm_set1_epi16((short) *f16)));
+}
+
+// A number for each 16 values
+inline Floats of_sixteens(const int8_t * numbers) {
+    int32_t four;
+    std::memcpy(&four, numbers, sizeof(four));
+    const __m128i each = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_shuffle_epi8(_mm_cvtsi32_si128(four), each)));
+}
+
+inline Floats all(uint16_t f16) {
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short) f16));
+}
+#else
+using Bytes  = __m256i;
+using Floats = __m256;
+
+inline Bytes load_bytes(const void * p) {
+    return load_256(p);
+}
+
+inline Floats load_floats(const float * p) {
+    return _mm256_loadu_ps(p);
+}
+
+inline void store_floats(float * p, Floats x) {
+    _mm256_storeu_ps(p, x);
+}
+
+inline Floats multiply(Floats a, Floats b) {
+    return _mm256_mul_ps(a, b);
+}
+
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+inline Floats to_floats(Bytes ints) {
+    return _mm256_cvtepi32_ps(ints);
+}
+
+inline Floats widen_f16(const void * p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p));
+}
+
+inline Floats widen_bf16(const void * p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)), 16));
+}
+
+inline __m256 fold(Floats x) {
+    return x;
+}
+
+// Adds the sums of four neighbours of `a` (0 to 128, for sums of two must fit 16 bits) times those of `b` (signed)
+inline Bytes dot(Bytes ints, Bytes a, Bytes b) {
+#ifdef __AVXVNNI__
+    return _mm256_dpbusd_avx_epi32(ints, a, b);
+#else
+    return _mm256_add_epi32(ints, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)));
+#endif
+}
+
+// Signed `a` stays as it is: its sign goes over to `b`
+constexpr int SIGN_OFFSET = 0;
+
+inline Bytes lift(Bytes a) {
+    return a;
+}
+
+inline Bytes dot_lifted(Bytes ints, Bytes a, Bytes b) {
+    return dot(ints, _mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+}
+
+inline Bytes low_bits(Bytes x, int n) {
+    return _mm256_and_si256(x, _mm256_set1_epi8((char) ((1 << n) - 1)));
+}
+
+// Bytes that are masked afterwards: bits of a neighbour come in
+inline Bytes shift_right(Bytes x, int n) {
+    return _mm256_srl_epi16(x, _mm_cvtsi32_si128(n));
+}
+
+// The bits of `high` above the four of `low`
+inline Bytes join(Bytes low, Bytes high) {
+    return _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+}
+
+// One block of 32 values: there is no next one
+inline Bytes blocks(const void * p, size_t /* stride */) {
+    return load_256(p);
+}
+
+inline Bytes blocks_of_halves(const void * p, size_t /* stride */) {
+    return halves_256(p);
+}
+
+inline Bytes blocks_shifted(const void * p, int n, int /* step */) {
+    return shift_right(load_256(p), n);
+}
+
+// A number for all values of the block, in F16
+inline Floats of_blocks(const uint16_t * f16, size_t /* stride */) {
+    return _mm256_cvtph_ps(_mm_set1_epi16((short) *f16));
+}
+
+// A number for each 16 values
+inline Floats of_sixteens(const int8_t * numbers) {
+    return _mm256_set_m128(_mm_set1_ps(numbers[1]), _mm_set1_ps(numbers[0]));
+}
+
+inline Floats all(uint16_t f16) {
+    return _mm256_cvtph_ps(_mm_set1_epi16((short) f16));
+}
+#endif
+
+// The sum of each of eight vectors, always in the same order
+inline __m256 sums_of(const Floats * x) {
+    const auto pair = [&](int i) {
+        return _mm256_hadd_ps(fold(x[i]), fold(x[i + 1]));
+    };
+    const __m256 a = _mm256_hadd_ps(pair(0), pair(2));
+    const __m256 b = _mm256_hadd_ps(pair(4), pair(6));
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+}  // namespace dflash2
+
+#endif

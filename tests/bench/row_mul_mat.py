@@ -1,0 +1,39 @@
+"""Products of few rows with weights on our kernel against ggml's, in shapes of two targets."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from cells import Cell, Setting
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Type
+from op_turns import speedup
+from ops.ggml import Graph
+
+# a row of weights, rows of them: the feed-forward layers of SmolLM2-135M, Qwen3-4B
+SHAPES = ((576, 1536), (2560, 9728))
+KINDS = (Type.Q8_0, Type.Q4_1, Type.F16, Type.Q6_K)
+N_ROWS = (1, 2, 4, 8)
+
+
+def cells(setting: Setting) -> Iterator[Cell]:
+    for n, n_weights in SHAPES:
+        for kind in KINDS:
+            if n % GGML_QUANT_SIZES[kind][0] != 0:
+                continue
+            with Graph() as graph:
+                rng = np.random.default_rng(0)
+                weights = graph.table(rng.standard_normal((n_weights, n), np.float32), kind)
+                for n_rows in N_ROWS:
+                    x = graph.tensor(rng.standard_normal((n_rows, n), np.float32))
+                    forms = {
+                        name: graph.plan(graph.mul_mat(weights, x, few_rows=few_rows))
+                        for name, few_rows in (("ours", True), ("ggml", False))
+                    }
+                    yield speedup(
+                        setting,
+                        "products",
+                        f"{kind.name}, {n} x {n_weights}, rows: {n_rows}",
+                        forms,
+                        n_ops=1,
+                        at_least=0.97,
+                    )
