@@ -41,7 +41,7 @@ bool on_cpu(const ggml_tensor * weight) {
 // in tiles and what is left over one by one. Products of a head of 2560 x 65536 in ms, two cores with AVX-512, 1 to 8 rows:
 //   Q4_0 as ggml lays it out anew   2.0  4.3  6.1  3.6  5.6  7.3  9.2  6.9
 //   Q5_K                            3.3  7.0  8.8 11.1 13.4 15.8 18.3 12.8
-// Others cost more with every row.
+// Others cost more with every row; what other CPUs do has not been measured.
 int64_t fast_rows(const ggml_tensor * weight, int64_t n) {
     if (!on_cpu(weight)) {
         return n;

@@ -295,7 +295,8 @@ bool fits(const ggml_compute_params * params, const ggml_tensor * dst) {
     const bool for_all_threads = ggml_nrows(q) >= params->nth;
     return ggml_dflash2_wants_few_rows(dst) && !params->use_ref && for_all_threads && q->ne[1] < FEW && !has_bias &&
            q->type == GGML_TYPE_F32 && is_readable(q) && is_readable(k) && is_readable(v) &&
-           (!mask || mask->type == GGML_TYPE_F16) && k->ne[2] == v->ne[2];
+           (!mask || mask->type == GGML_TYPE_F16) && k->ne[2] == v->ne[2] && k->ne[3] == q->ne[3] &&
+           v->ne[3] == q->ne[3];
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 // own kernels unpack the weights once for each row, or want many rows to pay; here a weight is read and unpacked once for
 // a tile of rows, so that several rows cost little more than the reading of the weights, which one row costs too.
 //
-// Activations are rounded as ggml rounds them for the type of the weights, products of a block are summed as integers.
-// What a row gives does not depend on the others, to the bit: a verification computes what plain decoding computes.
+// Activations are rounded as ggml rounds them for the type of the weights. What a row gives does not depend on the others,
+// to the bit: where rows are few enough for both, a verification computes what plain decoding computes.
 
 #ifndef DFLASH2_X86
 bool ggml_compute_forward_dflash2_mul_mat(const ggml_compute_params *, ggml_tensor *) {
@@ -20,15 +20,12 @@ size_t ggml_dflash2_mul_mat_work_size(const ggml_tensor *) {
     return 0;
 }
 #else
-#define GGML_COMMON_DECL_CPP
-#include "ggml-common.h"
+#include "dflash2-weights.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace {
-
-using namespace dflash2;
 
 constexpr int     ROWS_AT_ONCE    = 8;                            // of activations: a tile
 constexpr int     SUMS_AT_ONCE    = DFLASH2_X86 == 512 ? 16 : 8;  // as many as registers hold
@@ -36,176 +33,6 @@ constexpr int     WEIGHTS_AT_ONCE = 4;                            // rows of wei
 constexpr size_t  NEAR            = 24 * 1024;                    // bytes: most of an L1 cache
 constexpr int64_t WEIGHTS_A_TURN  = 64;    // rows of weights that a thread takes at a time, at most
 constexpr int64_t PIECE           = QK_K;  // activations that are rounded at once: whole blocks of each type
-
-constexpr int VALUES = sizeof(Bytes);                   // of a chunk of quantised weights
-constexpr int LANES  = sizeof(Floats) / sizeof(float);  // one for four of these values
-constexpr int BLOCK  = 32;
-constexpr int BLOCKS = VALUES / BLOCK;
-
-// Activations as the kernel reads them
-struct alignas(64) QuantisedChunk {
-    int8_t x[VALUES];
-    float  scale[LANES];
-    union {
-        int32_t bias[LANES];  // what the offset of the weights adds to each sum of four products
-        float   sum[LANES];   // of four activations, for weights with a minimum
-    };
-};
-
-struct alignas(64) FloatChunk {
-    float x[LANES];
-};
-
-// Weights as the kernel reads them: scale * (q - offset), or scale * q + min
-struct Quantised {
-    Bytes  q;
-    Floats scale;
-    Floats min;
-};
-
-// For each type of weights: up to how many rows this is faster than ggml's kernels, what a chunk of activations is and what
-// they are rounded to, how many chunks make a group (a block of the type, or one), how a part of group i of a row is read,
-// and the products of its bytes.
-
-template <typename Block_, ggml_type type_, ggml_type rounded_, int64_t few_, int offset_, bool has_min_>
-struct QuantisedWeights {
-    using Block                         = Block_;
-    using Chunk                         = QuantisedChunk;
-    static constexpr ggml_type type     = type_;
-    static constexpr ggml_type rounded  = rounded_;
-    static constexpr int64_t   few      = few_;
-    static constexpr int64_t   n_values = VALUES;
-    static constexpr int       n_parts  = rounded == GGML_TYPE_Q8_K ? QK_K / VALUES : 1;
-    static constexpr size_t    size     = (n_parts > 1 ? 1 : BLOCKS) * sizeof(Block);
-    static constexpr int       offset   = offset_;
-    static constexpr bool      has_min  = has_min_;
-
-    static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot(bias, q, x); }
-};
-
-struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 32, SIGN_OFFSET, false> {
-    template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS;
-        return { lift(blocks(block->qs, sizeof(*block))), of_blocks(&block->d, sizeof(*block)), Floats{} };
-    }
-
-    static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot_lifted(bias, q, x); }
-};
-
-struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 32, 8, false> {
-    template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS;
-        return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->d, sizeof(*block)), Floats{} };
-    }
-};
-
-struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 32, 0, true> {
-    template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS;
-        return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->data.data.d, sizeof(*block)),
-                 of_blocks(&block->data.data.m, sizeof(*block)) };
-    }
-};
-
-struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 16, 32, false> {
-    template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        constexpr int first   = part * BLOCKS;  // block of 32 values, of eight
-        constexpr int half    = first / 4;
-        constexpr int quarter = first % 4;
-        const auto *  block   = (const Block *) row + i;
-        const Bytes   low     = shift_right(load_bytes(block->ql + 64 * half + 32 * (quarter % 2)), quarter / 2 * 4);
-        const Bytes   high    = blocks_shifted(block->qh + 32 * half, 2 * quarter, 2);
-        const Floats  scale   = multiply(of_sixteens(block->scales + 2 * first), all(block->d));
-        return { join(low_bits(low, 4), low_bits(high, 2)), scale, Floats{} };
-    }
-};
-
-template <ggml_type type_, int64_t few_>
-struct FloatWeights {
-    using Chunk                         = FloatChunk;
-    static constexpr ggml_type type     = type_;
-    static constexpr ggml_type rounded  = type_;
-    static constexpr int64_t   few      = few_;
-    static constexpr int64_t   n_values = LANES;
-    static constexpr int       n_parts  = 1;
-    static constexpr size_t    size     = LANES * sizeof(uint16_t);
-
-    template <int part>
-    DFLASH2_INLINE static Floats load(const char * row, int64_t i) {
-        const char * p = row + i * LANES * sizeof(uint16_t);
-        return type == GGML_TYPE_F16 ? widen_f16(p) : widen_bf16(p);
-    }
-};
-
-using F16  = FloatWeights<GGML_TYPE_F16, 16>;
-using BF16 = FloatWeights<GGML_TYPE_BF16, 8>;
-
-// Block i of a piece of rounded activations
-struct RoundedBlock {
-    const int8_t * x;
-    float          scale;
-};
-
-template <ggml_type rounded>
-RoundedBlock block_of(const void * piece, int64_t i) {
-    if constexpr (rounded == GGML_TYPE_Q8_K) {
-        const auto * block = (const block_q8_K *) piece;
-        return { block->qs + i * BLOCK, block->d };
-    } else if constexpr (rounded == GGML_TYPE_Q8_1) {
-        const auto * block = (const block_q8_1 *) piece + i;
-        return { block->qs, GGML_CPU_FP16_TO_FP32(block->data.data.d) };
-    } else {
-        const auto * block = (const block_q8_0 *) piece + i;
-        return { block->qs, GGML_CPU_FP16_TO_FP32(block->d) };
-    }
-}
-
-// The chunk of n values from value `first` of a piece on, zeros behind them
-template <typename W>
-void fill(const void * piece, int64_t first, int64_t n, QuantisedChunk & chunk) {
-    chunk = {};
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        const RoundedBlock block = block_of<W::rounded>(piece, (first + i) / BLOCK);
-        std::copy_n(block.x, BLOCK, chunk.x + i);
-        std::fill_n(chunk.scale + i / 4, BLOCK / 4, block.scale);
-    }
-    for (int lane = 0; lane < LANES; ++lane) {
-        const int8_t * x   = chunk.x + 4 * lane;
-        const int      sum = x[0] + x[1] + x[2] + x[3];
-        if constexpr (W::has_min) {
-            chunk.sum[lane] = chunk.scale[lane] * (float) sum;
-        } else {
-            chunk.bias[lane] = -W::offset * sum;
-        }
-    }
-}
-
-template <typename W>
-void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
-    uint16_t padded[LANES] = {};
-    std::copy_n((const uint16_t *) piece + first, n, padded);
-    store_floats(chunk.x, W::template load<0>((const char *) padded, 0));
-}
-
-template <typename W>
-DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const QuantisedChunk & chunk) {
-    const Bytes  bias  = W::has_min ? Bytes{} : load_bytes(chunk.bias);
-    const Floats ints  = to_floats(W::products(bias, w.q, load_bytes(chunk.x)));
-    const Floats scale = multiply(w.scale, load_floats(chunk.scale));
-    if constexpr (W::has_min) {
-        sum = multiply_add(w.min, load_floats(chunk.sum), sum);
-    }
-    return multiply_add(ints, scale, sum);
-}
-
-template <typename W>
-DFLASH2_INLINE Floats add_products(Floats sum, Floats w, const FloatChunk & chunk) {
-    return multiply_add(w, load_floats(chunk.x), sum);
-}
 
 // One op. The chunks of its activations are laid out [tile of rows][chunk][row of the tile], as they are read
 template <typename W>
@@ -360,6 +187,7 @@ private:
 
 template <typename W>
 void run(const ggml_compute_params * params, const ggml_tensor * dst) {
+    GGML_ASSERT(params->wsize >= ggml_dflash2_mul_mat_work_size(dst) && "asked for after the graph was planned");
     const size_t     misaligned = (uintptr_t) params->wdata % alignof(typename W::Chunk);
     void * const     chunks     = (char *) params->wdata + (misaligned ? alignof(typename W::Chunk) - misaligned : 0);
     const Product<W> product(dst, chunks);
@@ -374,15 +202,11 @@ void run(const ggml_compute_params * params, const ggml_tensor * dst) {
     const int64_t n_weights = dst->ne[0];
     const int64_t fair      = std::max<int64_t>(1, n_weights / (4 * params->nth * WEIGHTS_AT_ONCE)) * WEIGHTS_AT_ONCE;
     const int64_t size      = std::min(WEIGHTS_A_TURN, fair);
-    const bool    alone     = params->nth == 1;
-    if (!alone) {
-        if (params->ith == 0) {
-            ggml_threadpool_chunk_set(params->threadpool, params->nth);
-        }
-        ggml_barrier(params->threadpool);
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }
-    for (int64_t turn = params->ith; turn * size < n_weights;
-         turn         = alone ? turn + 1 : ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    ggml_barrier(params->threadpool);
+    for (int64_t turn = params->ith; turn * size < n_weights; turn = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         product.multiply({ turn * size, std::min(n_weights, (turn + 1) * size) });
     }
 }

@@ -35,7 +35,9 @@
 #define DFLASH2_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Without a name: the same functions are of another width in another variant of ggml-cpu
 namespace dflash2 {
+namespace {
 
 inline void prefetch(const void * p) {
     _mm_prefetch((const char *) p, _MM_HINT_T0);
@@ -57,6 +59,18 @@ using Floats = __m512;
 
 inline Bytes load_bytes(const void * p) {
     return _mm512_loadu_si512(p);
+}
+
+inline void store_bytes(void * p, Bytes x) {
+    _mm512_storeu_si512(p, x);
+}
+
+inline Bytes all_bytes(int x) {
+    return _mm512_set1_epi8((char) x);
+}
+
+inline Bytes negative(Bytes ints) {
+    return _mm512_sub_epi32(_mm512_setzero_si512(), ints);
 }
 
 inline Floats load_floats(const float * p) {
@@ -160,6 +174,18 @@ using Floats = __m256;
 
 inline Bytes load_bytes(const void * p) {
     return load_256(p);
+}
+
+inline void store_bytes(void * p, Bytes x) {
+    _mm256_storeu_si256((__m256i *) p, x);
+}
+
+inline Bytes all_bytes(int x) {
+    return _mm256_set1_epi8((char) x);
+}
+
+inline Bytes negative(Bytes ints) {
+    return _mm256_sub_epi32(_mm256_setzero_si256(), ints);
 }
 
 inline Floats load_floats(const float * p) {
@@ -266,6 +292,7 @@ inline __m256 sums_of(const Floats * x) {
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
+}  // namespace
 }  // namespace dflash2
 
 #endif

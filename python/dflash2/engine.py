@@ -81,7 +81,7 @@ class Dflash2Engine(TextGenerator):
                 "match", and their stats say so.
             fused_ops: How the drafter's graph is built: "auto" is "fused" where every device that
                 runs it has the ops and "composed" of llama.cpp's elsewhere; "upstream" is
-                llama.cpp's own graph, and its attention in both models, to compare with.
+                llama.cpp's own graph, and its kernels in both models, to compare with.
                 `stats.fused_ops` says which it is.
             draft_head: The LM head that drafts are made with. "q4_0" is a copy of the target's in
                 that type, which a CPU computes two to three times as fast as F16 or Q6_K; "auto"

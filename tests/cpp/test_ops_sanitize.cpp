@@ -8,6 +8,7 @@
 #include "ggml-dflash2.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <condition_variable>
 #include <functional>
@@ -22,6 +23,8 @@ namespace {
 class Barrier {
 public:
     explicit Barrier(int n_threads) : n_threads(n_threads) {}
+
+    std::atomic<int> chunk{ 0 };
 
     void wait() {
         std::unique_lock<std::mutex> lock(mutex);
@@ -47,6 +50,14 @@ private:
 // In place of ggml's, whose threads are not ours
 void ggml_barrier(ggml_threadpool * threads) {
     reinterpret_cast<Barrier *>(threads)->wait();
+}
+
+void ggml_threadpool_chunk_set(ggml_threadpool * threads, int value) {
+    reinterpret_cast<Barrier *>(threads)->chunk = value;
+}
+
+int ggml_threadpool_chunk_add(ggml_threadpool * threads, int value) {
+    return reinterpret_cast<Barrier *>(threads)->chunk.fetch_add(value);
 }
 
 namespace {
@@ -285,7 +296,7 @@ void check_attention(int64_t width, int64_t value_width, int64_t n_rows, int64_t
     }
 }
 
-void check_mul_mat(ggml_type type, int64_t n, int64_t n_weights, int64_t n_rows, int64_t gap) {
+void check_mul_mat(ggml_type type, int64_t n, int64_t n_weights, int64_t n_rows, int64_t gap, int n_threads) {
     Tensors       tensors;
     ggml_tensor * values  = fill(tensors.add(GGML_TYPE_F32, n, n_weights));
     ggml_tensor * weights = store(tensors, type, values);
@@ -304,8 +315,7 @@ void check_mul_mat(ggml_type type, int64_t n, int64_t n_weights, int64_t n_rows,
         run(refuses, node, 0, 1);
         return;
     }
-    // with more threads it wants ggml's own
-    run(kernel, node, ggml_dflash2_mul_mat_work_size(node), 1);
+    run(kernel, node, ggml_dflash2_mul_mat_work_size(node), n_threads);
     for (int64_t i = 0; i < n_rows; ++i) {
         for (int64_t j = 0; j < n_weights; ++j) {
             double sum = 0;
@@ -330,20 +340,20 @@ int main() {
         }
     }
     for (const int64_t n_weights : { 1, 3, 7, 33 }) {
-        for (const int64_t gap : { 0, 3 }) {
+        for (const int n_threads : { 1, 2, 5 }) {
             for (const int64_t n_rows : { 1, 3, 8 }) {
                 for (const int64_t n : { 1, 37, 300, 576 }) {
-                    check_mul_mat(GGML_TYPE_F16, n, n_weights, n_rows, gap);
-                    check_mul_mat(GGML_TYPE_BF16, n, n_weights, n_rows, gap);
+                    check_mul_mat(GGML_TYPE_F16, n, n_weights, n_rows, 3, n_threads);
+                    check_mul_mat(GGML_TYPE_BF16, n, n_weights, n_rows, 0, n_threads);
                 }
-                check_mul_mat(GGML_TYPE_Q6_K, 256, n_weights, n_rows, gap);
-                check_mul_mat(GGML_TYPE_Q6_K, 768, n_weights, n_rows, gap);
+                check_mul_mat(GGML_TYPE_Q6_K, 256, n_weights, n_rows, 0, n_threads);
+                check_mul_mat(GGML_TYPE_Q6_K, 768, n_weights, n_rows, 3, n_threads);
             }
             for (const int64_t n_rows : { 1, 3, 8, 11, 32 }) {
                 for (const int64_t n : { 32, 96, 576 }) {
-                    check_mul_mat(GGML_TYPE_Q8_0, n, n_weights, n_rows, gap);
-                    check_mul_mat(GGML_TYPE_Q4_0, n, n_weights, n_rows, gap);
-                    check_mul_mat(GGML_TYPE_Q4_1, n, n_weights, n_rows, gap);
+                    check_mul_mat(GGML_TYPE_Q8_0, n, n_weights, n_rows, 0, n_threads);
+                    check_mul_mat(GGML_TYPE_Q4_0, n, n_weights, n_rows, 3, n_threads);
+                    check_mul_mat(GGML_TYPE_Q4_1, n, n_weights, n_rows, 0, n_threads);
                 }
             }
         }
