@@ -110,6 +110,12 @@ size_t Target::feature_bytes() const {
     return tapped_graphs_ + (size_t) llama_n_batch(context_) * n_features() * sizeof(float);
 }
 
+size_t Target::row_bytes() const {
+    // a CPU gives the memory of the graph, in which they are computed, when it is first written
+    const size_t copies = llama_model_n_devices(model_) == 0 ? 2 : 1;
+    return copies * extra_rows_ * n_vocab() * sizeof(float);
+}
+
 void Target::untap_layers() {
     for (const int32_t tap : taps_) {
         llama_set_embeddings_layer_inp(context_, (uint32_t) tap, false);

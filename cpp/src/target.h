@@ -38,7 +38,7 @@ public:
     void reserve_rows(int32_t n_seqs, int32_t n_rows);
     // What reading the layers and so many rows adds to the buffers of its context
     size_t feature_bytes() const;
-    size_t row_bytes() const { return extra_rows_ * n_vocab() * sizeof(float); }
+    size_t row_bytes() const;
 
     // No features are needed any more
     void untap_layers();

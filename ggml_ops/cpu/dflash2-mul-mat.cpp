@@ -6,7 +6,8 @@
 
 // Products of weights with a few rows of activations: those of a draft, of its verification and of plain decoding. ggml's
 // own kernels unpack the weights once for each row, or want many rows to pay; here a weight is read and unpacked once for
-// a tile of rows, so that several rows cost little more than the reading of the weights, which one row costs too.
+// a tile of rows, so that several rows cost little more than the reading of the weights, which one row costs too. For some
+// types that is faster for the many rows of a prompt as well.
 //
 // Activations are rounded as ggml rounds them for the type of the weights. What a row gives does not depend on the others,
 // to the bit: where rows are few enough for both, a verification computes what plain decoding computes.

@@ -61,7 +61,7 @@ struct QuantisedWeights {
     static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot(bias, q, x); }
 };
 
-struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 32, SIGN_OFFSET, false> {
+struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 512, SIGN_OFFSET, false> {
     template <int part>
     DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
         const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;
@@ -71,7 +71,7 @@ struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 32, S
     static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot_lifted(bias, q, x); }
 };
 
-struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 32, 8, false> {
+struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 512, 8, false> {
     template <int part>
     DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
         const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;
@@ -79,7 +79,7 @@ struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 32, 8
     }
 };
 
-struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 32, 0, true> {
+struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 512, 0, true> {
     template <int part>
     DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
         const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.skipif(
 MAX_ROWS = {
     Type.F16: 16,
     Type.BF16: 8,
-    Type.Q8_0: 32,
-    Type.Q4_0: 32,
-    Type.Q4_1: 32,
+    Type.Q8_0: 512,
+    Type.Q4_0: 512,
+    Type.Q4_1: 512,
     Type.Q6_K: 16,
 }
 # Of a sum, relative to the sum of the magnitudes of its terms: the roundings of F32. One of a
@@ -165,7 +165,7 @@ def test_a_row_is_the_same_alone_and_among_others(kind: Type, n_threads: int) ->
     limit = MAX_ROWS[kind]
     case = random_case(kind, limit, 1024 + block_of(kind), 37)
     alone = np.vstack([replace(case, x=case.x[row : row + 1]).run() for row in range(limit)])
-    for n_rows in range(1, limit + 1):
+    for n_rows in (*range(1, min(limit, 34)), limit):
         together = replace(case, x=case.x[:n_rows]).run(n_threads=n_threads)
         np.testing.assert_array_equal(together, alone[:n_rows])
 
