@@ -95,33 +95,41 @@ private:
         constexpr int     N        = std::min(WEIGHTS_AT_ONCE, SUMS_AT_ONCE / R);
         constexpr int64_t n_groups = std::max<int64_t>(1, NEAR / (R * W::n_parts * sizeof(Chunk)));
 
-        Floats sums[WEIGHTS_A_TURN * ROWS_AT_ONCE];  // [weights][R]
+        Floats sums[R * WEIGHTS_A_TURN];  // [R][weights], as in dst
         for (int64_t group = 0; group * GROUP < n_values(); group += n_groups) {
             const Range groups = { group, group + n_groups };
             int64_t     i      = which.begin;
             for (; i + N <= which.end; i += N) {
-                add_groups<N, R>(i, row, groups, sums + (i - which.begin) * R);
+                add_groups<N, R>(i, row, groups, sums + i - which.begin);
             }
             for (; i < which.end; ++i) {
-                add_groups<1, R>(i, row, groups, sums + (i - which.begin) * R);
+                add_groups<1, R>(i, row, groups, sums + i - which.begin);
             }
         }
-
-        constexpr int AT_ONCE = 8;
-        const int64_t n_sums  = (which.end - which.begin) * R;
-        for (int64_t i = 0; i < n_sums; i += AT_ONCE) {
-            for (int64_t j = n_sums; j < i + AT_ONCE; ++j) {
-                sums[j] = Floats{};
-            }
-            float results[AT_ONCE];
-            _mm256_storeu_ps(results, sums_of(sums + i));
-            for (int64_t j = i; j < std::min(i + AT_ONCE, n_sums); ++j) {
-                ((float *) ((char *) dst_->data + (row + j % R) * dst_->nb[1]))[which.begin + j / R] = results[j - i];
-            }
+        for (int r = 0; r < R; ++r) {
+            float * out = (float *) ((char *) dst_->data + (row + r) * dst_->nb[1]) + which.begin;
+            write_sums(sums + r * WEIGHTS_A_TURN, which.end - which.begin, out);
         }
     }
 
-    // N rows of weights with R rows of activations. sums: [N][R], nothing yet before the first group
+    // The sum of each of n vectors
+    static void write_sums(const Floats * vectors, int64_t n, float * out) {
+        constexpr int64_t AT_ONCE = 8;
+
+        int64_t i = 0;
+        for (; i + AT_ONCE <= n; i += AT_ONCE) {
+            _mm256_storeu_ps(out + i, sums_of(vectors + i));
+        }
+        if (i < n) {
+            Floats rest[AT_ONCE] = {};
+            float  sums[AT_ONCE];
+            std::copy_n(vectors + i, n - i, rest);
+            _mm256_storeu_ps(sums, sums_of(rest));
+            std::copy_n(sums, n - i, out + i);
+        }
+    }
+
+    // N rows of weights with R rows of activations. sums: [R][WEIGHTS_A_TURN], of which N; nothing yet before the first group
     template <int N, int R>
     void add_groups(int64_t weight, int64_t row, Range groups, Floats * sums) const {
         const char * from[N];
@@ -129,8 +137,17 @@ private:
         for (int n = 0; n < N; ++n) {
             from[n] = (const char *) weights_->data + (weight + n) * weights_->nb[1];
         }
+        const auto each_sum = [&](auto && function) {
+            DFLASH2_UNROLL
+            for (int r = 0; r < R; ++r) {
+                DFLASH2_UNROLL
+                for (int n = 0; n < N; ++n) {
+                    function(sums[r * WEIGHTS_A_TURN + n], local[n * R + r]);
+                }
+            }
+        };
         if (groups.begin > 0) {
-            std::copy_n(sums, N * R, local);
+            each_sum([](const Floats & sum, Floats & here) { here = sum; });
         }
         const Chunk * chunks = chunks_of(row) + groups.begin * W::n_parts * R;
         const size_t  ahead  = N * weights_->nb[1];  // which is read next
@@ -152,7 +169,7 @@ private:
             }
             add_chunk<N, R, 0>(from, 0, chunks, local);
         }
-        std::copy_n(local, N * R, sums);
+        each_sum([](Floats & sum, const Floats & here) { sum = here; });
     }
 
     template <int N, int R, int... parts>

@@ -1,6 +1,7 @@
 """llama-server with --draft-dflash2 on the demo pair: what it is held to, number by number.
 
     python tests/bench/bench_server.py [--json] [--stock PATH] [--quick] [--only ROW ...]
+                                       [--clients N ...]
 
 `throughput`: tokens per second at 1 to 32 clients, at temperature 0 and 1, against no drafter and
 against stock drafting at its best n_max. `prompt`: what the drafter costs before the first token.
@@ -32,8 +33,10 @@ def main() -> None:
     parser = argument_parser(__doc__, ROWS)
     parser.add_argument("--stock", type=Path, metavar="PATH", help="llama-server to compare with")
     parser.add_argument("--threads", type=int, help="of the servers")
+    parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="of the throughput row")
     args = parser.parse_args()
-    run_rows(ROWS, ServerSetting(args.threads, args.quick, args.stock), args)
+    clients = args.clients or ((1, 4) if args.quick else None)
+    run_rows(ROWS, ServerSetting(args.threads, args.quick, args.stock, clients), args)
 
 
 if __name__ == "__main__":

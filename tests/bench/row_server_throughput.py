@@ -12,12 +12,13 @@ from turns import fastest, mixed_prompts, ratio_spread, speed_ratio, summary, ta
 CONCURRENCIES = (1, 4, 8, 16, 32)
 TEMPERATURES = (0, 1)
 N_MAXES = (1, 2, 3, 5, 7)
+# clients beyond whom answers are fewer and shorter: they are many
+MANY = 8
 
 
 def cells(setting: ServerSetting) -> Iterator[Cell]:
     gains = []
-    concurrencies = (1, 4) if setting.quick else CONCURRENCIES
-    for n_clients, temperature in product(concurrencies, TEMPERATURES):
+    for n_clients, temperature in product(setting.clients or CONCURRENCIES, TEMPERATURES):
         for cell in _cell(setting, n_clients, temperature):
             if cell.name.partition("ours / ")[2] != PLAIN:
                 gains.append(cell.value)
@@ -33,7 +34,7 @@ def cells(setting: ServerSetting) -> Iterator[Cell]:
 
 def _cell(setting: ServerSetting, n_clients: int, temperature: int) -> Iterator[Cell]:
     stock = [f"n_max {n}" for n in ((1, 3) if setting.quick else N_MAXES)]
-    n_tokens, repeats = (12, 1) if setting.quick else (64 if n_clients > 8 else 96, 3)
+    n_tokens, repeats = (12, 1) if setting.quick else (64 if n_clients > MANY else 96, 3)
     with ExitStack() as stack:
         servers = open_servers(stack, setting, [OURS, PLAIN, *stock], n_clients)
         turns = take_turns(
@@ -41,13 +42,14 @@ def _cell(setting: ServerSetting, n_clients: int, temperature: int) -> Iterator[
                 name: load_contender(server, n_clients, temperature)
                 for name, server in servers.items()
             },
-            # two answers and a half of each slot
-            [mixed_prompts(max(3, n_clients * 5 // 2))],
+            # two answers and a half of each slot, or one and a half
+            [mixed_prompts(max(3, n_clients * (5 if n_clients <= MANY else 3) // 2))],
             n_tokens=n_tokens,
             repeats=repeats,
             rivals=stock,
             cutoff=0.85,
             warm_up_cutoff=0.6,
+            n_warm_up=max(3, n_clients),
         )
         told = servers[OURS].metrics()
     depths = {name: value for name, value in told.items() if name.startswith("dflash2_cycles")}

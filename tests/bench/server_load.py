@@ -26,11 +26,13 @@ class ServerSetting:
         quick: Shrinks prompts, tokens and repeats until the figures mean nothing.
         stock: The llama-server that stock drafting and decoding without a drafter are measured
             with; None is the packaged one.
+        clients: Numbers of them at which throughput is measured; None is all.
     """
 
     n_threads: int | None
     quick: bool
     stock: Path | None
+    clients: Sequence[int] | None
 
 
 def contestant(

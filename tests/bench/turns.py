@@ -115,6 +115,7 @@ def take_turns(
     keep: Collection[str] = (),
     cutoff: float = 0.0,
     warm_up_cutoff: float = 0.0,
+    n_warm_up: int | None = None,
 ) -> dict[str, list[Turn]]:
     """Returns the repeats of each contender, each summed over the batches.
 
@@ -123,6 +124,7 @@ def take_turns(
             than `cutoff` times the best of all of them takes no further turn.
         keep: Those of them who go on all the same.
         warm_up_cutoff: `cutoff` of the warm-up.
+        n_warm_up: Prompts of the first batch that the warm-up has; None is all of them.
     """
     turns: dict[str, list[Turn]] = {name: [] for name in contenders}
 
@@ -132,7 +134,8 @@ def take_turns(
         return [n for n in best if n not in rivals or n in keep or best[n] >= least]
 
     warm_up = {
-        name: [contender(batches[0], WARM_UP_TOKENS)] for name, contender in contenders.items()
+        name: [contender(batches[0][:n_warm_up], WARM_UP_TOKENS)]
+        for name, contender in contenders.items()
     }
     racing = race(warm_up, warm_up_cutoff)
     for _ in range(repeats):
