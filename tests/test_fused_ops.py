@@ -116,10 +116,14 @@ def test_fused_as_upstream(
             for ours, theirs in zip(ids, their_ids, strict=True)
         ]
     )
+    # F16 weights have their activations rounded to F16, and a sum in the order of another kernel,
+    # ours or ggml's, falls to the other side of a rounding
+    rounded = options.get("dtype") == "f16"
+    tolerance = 2**-11 * np.abs(scores).max() if rounded else TOLERANCE
     for slot in range(len(ids)):
         before = place[slot - 1] if slot > 0 else np.arange(ids.shape[1])
         theirs = their_scores[slot][np.ix_(before, place[slot])]
-        np.testing.assert_allclose(scores[slot], theirs, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(scores[slot], theirs, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("options", MANY_CANDIDATES.values(), ids=MANY_CANDIDATES.keys())
