@@ -2,10 +2,10 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cells import Cell, Setting
-from ops.ggml import Plan, compute
+from ops.ggml import Graph, Plan, Tensor, compute
 
 _REPEATS = 200
 _WARM_UPS = 5
@@ -46,3 +46,14 @@ def speedup(
         at_least=at_least,
         details={"microseconds": microseconds},
     )
+
+
+def few_rows_speedup(
+    setting: Setting, row: str, name: str, graph: Graph, node: Callable[..., Tensor]
+) -> Cell:
+    """One op on our kernel of few rows against ggml's; node: makes it, given `few_rows`."""
+    forms = {
+        form: graph.plan(node(few_rows=few_rows))
+        for form, few_rows in (("ours", True), ("ggml", False))
+    }
+    return speedup(setting, row, name, forms, n_ops=1, at_least=0.97)

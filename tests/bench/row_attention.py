@@ -1,12 +1,13 @@
 """Attention of few rows on our kernel against ggml's, with the heads of two targets."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import numpy as np
 from cells import Cell, Setting
 from gguf import GGMLQuantizationType as Type
-from op_turns import speedup
+from op_turns import few_rows_speedup
 from ops.ggml import Graph
 
 # heads of queries, of keys, their width: SmolLM2-135M, Qwen3-4B
@@ -25,17 +26,10 @@ def cells(setting: Setting) -> Iterator[Cell]:
                 for _ in range(2)
             )
             mask = graph.table(np.zeros((1, 1, n_rows, N_KEYS), np.float32), Type.F16)
-            forms = {
-                name: graph.plan(
-                    graph.attention(q, keys, values, mask, None, width**-0.5, few_rows=few_rows)
-                )
-                for name, few_rows in (("ours", True), ("ggml", False))
-            }
-            yield speedup(
+            yield few_rows_speedup(
                 setting,
                 "attention",
                 f"{n_heads} heads of {width} on {n_shared}, {N_KEYS} keys, rows: {n_rows}",
-                forms,
-                n_ops=1,
-                at_least=0.97,
+                graph,
+                partial(graph.attention, q, keys, values, mask, None, width**-0.5),
             )

@@ -1,12 +1,13 @@
 """Products of few rows with weights on our kernel against ggml's, in shapes of two targets."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from cells import Cell, Setting
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
-from op_turns import speedup
+from op_turns import few_rows_speedup
 from ops.ggml import Graph
 
 # a row of weights, rows of them: the feed-forward layers of SmolLM2-135M, Qwen3-4B
@@ -25,15 +26,10 @@ def cells(setting: Setting) -> Iterator[Cell]:
                 weights = graph.table(rng.standard_normal((n_weights, n), np.float32), kind)
                 for n_rows in N_ROWS:
                     x = graph.tensor(rng.standard_normal((n_rows, n), np.float32))
-                    forms = {
-                        name: graph.plan(graph.mul_mat(weights, x, few_rows=few_rows))
-                        for name, few_rows in (("ours", True), ("ggml", False))
-                    }
-                    yield speedup(
+                    yield few_rows_speedup(
                         setting,
                         "products",
                         f"{kind.name}, {n} x {n_weights}, rows: {n_rows}",
-                        forms,
-                        n_ops=1,
-                        at_least=0.97,
+                        graph,
+                        partial(graph.mul_mat, weights, x),
                     )
