@@ -269,20 +269,20 @@ ggml_tensor * ggml_dflash2_score_composed(ggml_context * ctx,
 // the last of the parameters: ggml uses the first five
 constexpr int FEW_ROWS = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1;
 
-void ggml_dflash2_few_rows(ggml_tensor * node) {
+void ggml_dflash2_own_kernel(ggml_tensor * node) {
     ggml_set_op_params_i32(node, FEW_ROWS, 1);
 }
 
-void ggml_dflash2_few_rows_in(ggml_cgraph * graph) {
+void ggml_dflash2_own_kernels_in(ggml_cgraph * graph) {
     for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
         ggml_tensor * node = ggml_graph_node(graph, i);
         if (node->op == GGML_OP_FLASH_ATTN_EXT || node->op == GGML_OP_MUL_MAT) {
-            ggml_dflash2_few_rows(node);
+            ggml_dflash2_own_kernel(node);
         }
     }
 }
 
-bool ggml_dflash2_wants_few_rows(const ggml_tensor * node) {
+bool ggml_dflash2_wants_own_kernel(const ggml_tensor * node) {
     return ggml_get_op_params_i32(node, FEW_ROWS) != 0;
 }
 

@@ -17,7 +17,7 @@ enum llama_dflash2 {
     LLAMA_DFLASH2_FUSED    = LLAMA_DFLASH2_COMPOSED | LLAMA_DFLASH2_CONV | LLAMA_DFLASH2_TOPK | LLAMA_DFLASH2_SCORE,
     // of the fused ops those that run where their input is: the others would be taken to the CPU and back
     LLAMA_DFLASH2_AUTO = 16 | LLAMA_DFLASH2_FUSED,
-    // of a target: the graph of its architecture. Whatever is not upstream has ggml_dflash2_few_rows_in()
+    // of a target: the graph of its architecture. Whatever is not upstream has ggml_dflash2_own_kernels_in()
     LLAMA_DFLASH2_TARGET = 32,
 };
 

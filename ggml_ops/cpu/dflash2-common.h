@@ -10,6 +10,25 @@
 #define DFLASH2_SIMD
 #endif
 
+// For functions and loops whose arrays of vectors are to be registers, whatever a compiler thinks of their size
+#ifdef _MSC_VER
+#define DFLASH2_INLINE __forceinline
+#define DFLASH2_UNROLL
+#elif defined(__clang__)
+#define DFLASH2_INLINE inline __attribute__((always_inline))
+#define DFLASH2_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DFLASH2_INLINE inline __attribute__((always_inline))
+#define DFLASH2_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// Keeps a vector in a register: GCC reads it from memory again at each use, and these loops wait for reads
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX__)
+#define DFLASH2_HOLD(x) asm("" : "+v"(x))
+#else
+#define DFLASH2_HOLD(x)
+#endif
+
 namespace dflash2 {
 
 // Row i of a tensor of which dimension 0 is dense

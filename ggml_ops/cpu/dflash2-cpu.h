@@ -17,7 +17,7 @@ void ggml_compute_forward_dflash2_conv(const struct ggml_compute_params * params
 void ggml_compute_forward_dflash2_topk(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 void ggml_compute_forward_dflash2_score(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 
-// GGML_OP_FLASH_ATTN_EXT and GGML_OP_MUL_MAT where it was asked for by ggml_dflash2_few_rows(). False: it was not, or this is
+// GGML_OP_FLASH_ATTN_EXT and GGML_OP_MUL_MAT where it was asked for by ggml_dflash2_own_kernel(). False: it was not, or this is
 // none of their cases; nothing is done then. The first uses the params->wdata that ggml has for the op
 bool ggml_compute_forward_dflash2_attention(const struct ggml_compute_params * params, struct ggml_tensor * dst);
 bool ggml_compute_forward_dflash2_mul_mat(const struct ggml_compute_params * params, struct ggml_tensor * dst);

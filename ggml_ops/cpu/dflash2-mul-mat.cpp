@@ -190,9 +190,10 @@ private:
         }
         DFLASH2_UNROLL
         for (int r = 0; r < R; ++r) {
+            const auto values = load_values<W>(chunks[r]);
             DFLASH2_UNROLL
             for (int n = 0; n < N; ++n) {
-                sums[n * R + r] = add_products<W>(sums[n * R + r], weights[n], chunks[r]);
+                sums[n * R + r] = add_products<W>(sums[n * R + r], weights[n], values);
             }
         }
     }
@@ -251,7 +252,7 @@ bool with_weights(const ggml_tensor * dst, const Function & function) {
         }
         return does;
     };
-    if (!ggml_dflash2_wants_few_rows(dst)) {
+    if (!ggml_dflash2_wants_own_kernel(dst)) {
         return false;
     }
     switch (dst->src[0]->type) {

@@ -166,20 +166,49 @@ void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
     store_floats(chunk.x, W::template load<0>((const char *) padded, 0));
 }
 
+// Activations as they are in registers
+struct QuantisedValues {
+    Bytes  x;
+    Floats scale;
+    Bytes  bias;
+    Floats sum;
+};
+
 template <typename W>
-DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const QuantisedChunk & chunk) {
-    const Bytes  bias  = W::has_min ? Bytes{} : load_bytes(chunk.bias);
-    const Floats ints  = to_floats(W::products(bias, w.q, load_bytes(chunk.x)));
-    const Floats scale = multiply(w.scale, load_floats(chunk.scale));
+DFLASH2_INLINE QuantisedValues load_values(const QuantisedChunk & chunk) {
+    QuantisedValues values{ load_bytes(chunk.x), load_floats(chunk.scale), Bytes{}, Floats{} };
+    DFLASH2_HOLD(values.x);
+    DFLASH2_HOLD(values.scale);
     if constexpr (W::has_min) {
-        sum = multiply_add(w.min, load_floats(chunk.sum), sum);
+        values.sum = load_floats(chunk.sum);
+        DFLASH2_HOLD(values.sum);
+    } else {
+        values.bias = load_bytes(chunk.bias);
+        DFLASH2_HOLD(values.bias);
+    }
+    return values;
+}
+
+template <typename W>
+DFLASH2_INLINE Floats load_values(const FloatChunk & chunk) {
+    Floats values = load_floats(chunk.x);
+    DFLASH2_HOLD(values);
+    return values;
+}
+
+template <typename W>
+DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const QuantisedValues & values) {
+    const Floats ints  = to_floats(W::products(values.bias, w.q, values.x));
+    const Floats scale = multiply(w.scale, values.scale);
+    if constexpr (W::has_min) {
+        sum = multiply_add(w.min, values.sum, sum);
     }
     return multiply_add(ints, scale, sum);
 }
 
 template <typename W>
-DFLASH2_INLINE Floats add_products(Floats sum, Floats w, const FloatChunk & chunk) {
-    return multiply_add(w, load_floats(chunk.x), sum);
+DFLASH2_INLINE Floats add_products(Floats sum, Floats w, Floats values) {
+    return multiply_add(w, values, sum);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 // Vectors of bytes, of sums of four of them, and of floats, in the two widths that x86 has for them. Neither: DFLASH2_X86 is
 // not defined.
 
+#include "dflash2-common.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,24 +25,36 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-// For functions and loops whose arrays of vectors are to be registers, whatever a compiler thinks of their size
-#ifdef _MSC_VER
-#define DFLASH2_INLINE __forceinline
-#define DFLASH2_UNROLL
-#elif defined(__clang__)
-#define DFLASH2_INLINE inline __attribute__((always_inline))
-#define DFLASH2_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define DFLASH2_INLINE inline __attribute__((always_inline))
-#define DFLASH2_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 // Without a name: the same functions are of another width in another variant of ggml-cpu
 namespace dflash2 {
 namespace {
 
 inline void prefetch(const void * p) {
     _mm_prefetch((const char *) p, _MM_HINT_T0);
+}
+
+// 8 rows of 8 floats to 8 columns
+inline void transpose_8x8(const float * from, size_t from_stride, float * to, size_t to_stride) {
+    __m256 rows[8], pairs[8];
+    DFLASH2_UNROLL
+    for (int i = 0; i < 8; ++i) {
+        // a half of each of two rows that lie four apart, so that all that is left to do stays within halves
+        const float * p = from + i % 4 * from_stride + i / 4 * 4;
+        rows[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + 4 * from_stride), 1);
+    }
+    DFLASH2_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i]     = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    DFLASH2_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        float * p = to + i * to_stride;
+        _mm256_storeu_ps(p, _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44));
+        _mm256_storeu_ps(p + to_stride, _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE));
+        _mm256_storeu_ps(p + 2 * to_stride, _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44));
+        _mm256_storeu_ps(p + 3 * to_stride, _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE));
+    }
 }
 
 inline __m256i load_256(const void * p) {

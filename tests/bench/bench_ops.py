@@ -1,4 +1,4 @@
-"""What the ops of a drafter and the kernels for few rows gain, each number next to its bound.
+"""What the ops of a drafter and the kernels for CPUs gain, each number next to its bound.
 
     python tests/bench/bench_ops.py [--json] [--only ROW ...] [--quick] [--threads N]
                                     [--cache FOLDER]

@@ -48,12 +48,12 @@ def speedup(
     )
 
 
-def few_rows_speedup(
+def own_kernel_speedup(
     setting: Setting, row: str, name: str, graph: Graph, node: Callable[..., Tensor]
 ) -> Cell:
-    """One op on our kernel of few rows against ggml's; node: makes it, given `few_rows`."""
+    """One op on our kernel against ggml's; node: makes it, given `own_kernel`."""
     forms = {
-        form: graph.plan(node(few_rows=few_rows))
-        for form, few_rows in (("ours", True), ("ggml", False))
+        form: graph.plan(node(own_kernel=own_kernel))
+        for form, own_kernel in (("ours", True), ("ggml", False))
     }
     return speedup(setting, row, name, forms, n_ops=1, at_least=0.97)

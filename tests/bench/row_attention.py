@@ -1,4 +1,4 @@
-"""Attention of few rows on our kernel against ggml's, with the heads of two targets."""
+"""Attention on our kernel against ggml's, with the heads of two targets."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 from cells import Cell, Setting
 from gguf import GGMLQuantizationType as Type
-from op_turns import few_rows_speedup
+from op_turns import own_kernel_speedup
 from ops.ggml import Graph
 
 # heads of queries, of keys, their width: SmolLM2-135M, Qwen3-4B
 HEADS = ((9, 3, 64), (32, 8, 128))
-N_ROWS = (1, 8)
+N_ROWS = (1, 8, 512)
 N_KEYS = 2048
 
 
@@ -26,7 +26,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
                 for _ in range(2)
             )
             mask = graph.table(np.zeros((1, 1, n_rows, N_KEYS), np.float32), Type.F16)
-            yield few_rows_speedup(
+            yield own_kernel_speedup(
                 setting,
                 "attention",
                 f"{n_heads} heads of {width} on {n_shared}, {N_KEYS} keys, rows: {n_rows}",

@@ -7,7 +7,7 @@ import numpy as np
 from cells import Cell, Setting
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Type
-from op_turns import few_rows_speedup
+from op_turns import own_kernel_speedup
 from ops.ggml import Graph
 
 # a row of weights, rows of them: the feed-forward layers of SmolLM2-135M, Qwen3-4B
@@ -26,7 +26,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
                 weights = graph.table(rng.standard_normal((n_weights, n), np.float32), kind)
                 for n_rows in N_ROWS:
                     x = graph.tensor(rng.standard_normal((n_rows, n), np.float32))
-                    yield few_rows_speedup(
+                    yield own_kernel_speedup(
                         setting,
                         "products",
                         f"{kind.name}, {n} x {n_weights}, rows: {n_rows}",

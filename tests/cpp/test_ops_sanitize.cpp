@@ -266,8 +266,8 @@ void check_attention(int64_t width, int64_t value_width, int64_t n_rows, int64_t
     const auto kernel = [](const ggml_compute_params * params, ggml_tensor * dst) {
         CHECK(ggml_compute_forward_dflash2_attention(params, dst));
     };
-    CHECK(!ggml_dflash2_wants_few_rows(node));
-    ggml_dflash2_few_rows(node);
+    CHECK(!ggml_dflash2_wants_own_kernel(node));
+    ggml_dflash2_own_kernel(node);
     // more than it may use is not there: keys and values of a block for each thread
     run(kernel, node, n_threads * 32 * (width + value_width) * sizeof(float), n_threads);
 
@@ -309,7 +309,7 @@ void check_mul_mat(ggml_type type, int64_t n, int64_t n_weights, int64_t n_rows,
         CHECK(ggml_compute_forward_dflash2_mul_mat(params, dst));
     };
     run(refuses, node, 0, 1);
-    ggml_dflash2_few_rows(node);
+    ggml_dflash2_own_kernel(node);
     if (!HAS_MUL_MAT) {
         CHECK(ggml_dflash2_mul_mat_work_size(node) == 0);
         run(refuses, node, 0, 1);

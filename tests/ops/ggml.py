@@ -65,7 +65,7 @@ _FUNCTIONS = {
         "ggml_flash_attn_ext": (_tensor, _attention),
         "ggml_flash_attn_ext_add_sinks": (None, [_tensor, _tensor]),
         "ggml_mul_mat": (_tensor, [c_void_p, _tensor, _tensor]),
-        "ggml_dflash2_few_rows": (None, [_tensor]),
+        "ggml_dflash2_own_kernel": (None, [_tensor]),
         "ggml_dflash2_conv": (_tensor, _conv),
         "ggml_dflash2_conv_composed": (_tensor, _conv),
         "ggml_dflash2_topk": (_tensor, _topk),
@@ -175,20 +175,20 @@ class Graph:
         scale: float,
         softcap: float = 0.0,
         *,
-        few_rows: bool,
+        own_kernel: bool,
     ) -> Tensor:
-        """Stock's op, on our kernel where few rows are asked for."""
+        """Stock's op, on our kernel if that is asked for."""
         node = self.call("ggml_flash_attn_ext", q, keys, values, mask, scale, 0.0, softcap)
         _function("ggml_flash_attn_ext_add_sinks")(node, sinks)
-        if few_rows:
-            _function("ggml_dflash2_few_rows")(node)
+        if own_kernel:
+            _function("ggml_dflash2_own_kernel")(node)
         return node
 
-    def mul_mat(self, weights: Tensor, x: Tensor, *, few_rows: bool) -> Tensor:
-        """Stock's op, on our kernel where few rows are asked for."""
+    def mul_mat(self, weights: Tensor, x: Tensor, *, own_kernel: bool) -> Tensor:
+        """Stock's op, on our kernel if that is asked for."""
         node = self.call("ggml_mul_mat", weights, x)
-        if few_rows:
-            _function("ggml_dflash2_few_rows")(node)
+        if own_kernel:
+            _function("ggml_dflash2_own_kernel")(node)
         return node
 
     def top_k(self, logits: Tensor, k: int) -> Tensor:

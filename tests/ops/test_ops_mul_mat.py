@@ -42,11 +42,11 @@ class Case:
     weights: F32
     kind: Type
 
-    def run(self, *, few_rows: bool = True, n_threads: int = 1) -> NDArray[Any]:
+    def run(self, *, own_kernel: bool = True, n_threads: int = 1) -> NDArray[Any]:
         """[rows, rows of weights]."""
         with Graph() as graph:
             weights, x = graph.table(self.weights, self.kind), graph.tensor(self.x)
-            return graph.run(graph.mul_mat(weights, x, few_rows=few_rows), n_threads)
+            return graph.run(graph.mul_mat(weights, x, own_kernel=own_kernel), n_threads)
 
     def error(self, found: NDArray[Any]) -> float:
         """The greatest of those that MAX_ERROR bounds."""
@@ -139,7 +139,7 @@ def test_activations_are_rounded_as_by_ggml(kind: Type, n_rows: int) -> None:
     case = random_case(kind, n_rows)
     # whose sums of a block of activations are F16 there
     limit = 1e-6 if kind == Type.Q4_1 else 1e-11
-    assert oracle.nmse(case.run(), case.run(few_rows=False).astype(np.float64)) <= limit
+    assert oracle.nmse(case.run(), case.run(own_kernel=False).astype(np.float64)) <= limit
 
 
 def test_sums_of_a_block_are_exact() -> None:
@@ -148,14 +148,14 @@ def test_sums_of_a_block_are_exact() -> None:
     x = exact_rows(5, 9, 32, np.random.default_rng(2), least=64)
     case = replace(case, x=x)
     assert_right(case)
-    assert case.error(case.run(few_rows=False)) > 10 * MAX_ERROR
+    assert case.error(case.run(own_kernel=False)) > 10 * MAX_ERROR
 
 
 @EVERY_KIND
 def test_our_kernel_runs(kind: Type) -> None:
     """Sums in an order of its own: else this file compares ggml with itself."""
     cases = [random_case(kind, n_rows) for n_rows in (1, 5)]
-    assert any((case.run() != case.run(few_rows=False)).any() for case in cases)
+    assert any((case.run() != case.run(own_kernel=False)).any() for case in cases)
 
 
 @EVERY_KIND
@@ -188,7 +188,7 @@ def test_rows_that_lie_apart(kind: Type, n_rows: int) -> None:
     case = exact_case(kind, n_rows)
     with Graph() as graph:
         weights = graph.table(case.weights, kind)
-        found = graph.run(graph.mul_mat(weights, graph.rows(case.x), few_rows=True))
+        found = graph.run(graph.mul_mat(weights, graph.rows(case.x), own_kernel=True))
     np.testing.assert_array_equal(found, case.run())
 
 
@@ -203,7 +203,7 @@ def test_weights_that_are_a_view(kind: Type) -> None:
     with Graph() as graph:
         parent = graph.table(table.reshape(-1, n), kind)
         view = graph.call("ggml_view_2d", parent, n, n_weights, 2 * row, row)
-        found = graph.run(graph.mul_mat(view, graph.tensor(case.x), few_rows=True), 2)
+        found = graph.run(graph.mul_mat(view, graph.tensor(case.x), own_kernel=True), 2)
     assert case.error(found) <= MAX_ERROR
 
 
@@ -216,16 +216,16 @@ def test_batches(kind: Type) -> None:
     weights = rng.standard_normal((2, 5, 3 * block), np.float32)
     assert_right(Case(x, weights[0], kind))
     both = Case(x, weights, kind)
-    np.testing.assert_array_equal(both.run(), both.run(few_rows=False))
+    np.testing.assert_array_equal(both.run(), both.run(own_kernel=False))
 
 
 @EVERY_KIND
 def test_many_rows_keep_the_kernel_of_ggml(kind: Type) -> None:
     case = random_case(kind, MAX_ROWS[kind] + 1)
-    np.testing.assert_array_equal(case.run(), case.run(few_rows=False))
+    np.testing.assert_array_equal(case.run(), case.run(own_kernel=False))
 
 
 @pytest.mark.parametrize("kind", [Type.F32, Type.Q5_0, Type.Q4_K], ids=lambda kind: kind.name)
 def test_other_types_keep_the_kernel_of_ggml(kind: Type) -> None:
     case = random_case(kind, 5)
-    np.testing.assert_array_equal(case.run(), case.run(few_rows=False))
+    np.testing.assert_array_equal(case.run(), case.run(own_kernel=False))
