@@ -6,6 +6,7 @@
 #include "ggml-dflash2.h"
 #include "llama-ext.h"
 #include "logging.h"
+#include "weight_layout.h"
 
 #include <memory>
 #include <mutex>
@@ -142,7 +143,7 @@ llama_flash_attn_type find_flash_attn(const std::string & name) {
 BackendParams::BackendParams(const EngineOptions & options) :
     cache_type(find_cache_type(options.cache_type)), n_gpu_layers_(options.n_gpu_layers),
     n_threads_(options.n_threads > 0 ? options.n_threads : common_cpu_get_num_math()),
-    flash_attn_(find_flash_attn(options.flash_attn)) {
+    flash_attn_(find_flash_attn(options.flash_attn)), own_kernels_(options.fused_ops != "upstream") {
     add_rpc_servers(options.rpc);
     devices_ = find_devices(options.device);
     if (options.device == "cpu") {
@@ -154,9 +155,10 @@ BackendParams::BackendParams(const EngineOptions & options) :
     }
 }
 
-llama_model_params BackendParams::model_params() {
+llama_model_params BackendParams::model_params(const std::string & path) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers       = n_gpu_layers_;
+    params.use_extra_bufts    = !own_kernels_ || !keeps_layout(GgufFile(path));
     if (!devices_.empty()) {
         params.devices = devices_.data();
     }

@@ -14,8 +14,8 @@ struct BackendParams {
     // throws std::invalid_argument for an unknown device, cache type, RPC server or flash_attn
     explicit BackendParams(const EngineOptions & options);
 
-    // The result points into this object.
-    llama_model_params   model_params();
+    // For a file that is to be loaded. The result points into this object. throws what GgufFile throws
+    llama_model_params   model_params(const std::string & path);
     llama_context_params context_params() const;
 
     ggml_type cache_type;
@@ -25,6 +25,7 @@ private:
     int32_t                         n_gpu_layers_;
     int32_t                         n_threads_;
     llama_flash_attn_type           flash_attn_;
+    bool                            own_kernels_;  // for CPUs
 };
 
 // Names of the devices that hold the model.

@@ -65,8 +65,8 @@ void check_options(const EngineOptions & options) {
 }
 
 Drafter::Params drafter_params(const EngineOptions & options, BackendParams & backend, const Target & target) {
-    Drafter::Params params{ options.draft, backend.model_params(), backend.context_params(), options.fused_ops,
-                            options.draft_head };
+    Drafter::Params params{ options.draft, backend.model_params(options.draft), backend.context_params(),
+                            options.fused_ops, options.draft_head };
     params.context.n_seq_max = options.n_parallel;
     params.context.n_ctx     = llama_n_ctx(target.context());
     // Quantized drafter caches lose acceptance and save little: a drafter has few layers

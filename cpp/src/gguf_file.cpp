@@ -239,6 +239,14 @@ bool GgufFile::is_f32(const std::string & name) const {
     return id >= 0 && gguf_get_tensor_type(gguf_.get(), id) == GGML_TYPE_F32;
 }
 
+ggml_type GgufFile::type(const std::string & name) const {
+    return gguf_get_tensor_type(gguf_.get(), gguf_find_tensor(gguf_.get(), name.c_str()));
+}
+
+size_t GgufFile::n_bytes(const std::string & name) const {
+    return gguf_get_tensor_size(gguf_.get(), gguf_find_tensor(gguf_.get(), name.c_str()));
+}
+
 std::vector<std::string> GgufFile::tensor_names() const {
     std::vector<std::string> result((size_t) gguf_get_n_tensors(gguf_.get()));
     for (size_t i = 0; i < result.size(); ++i) {

@@ -35,8 +35,10 @@ public:
     // throws ModelLoadError naming the key when it is absent
     int64_t required_integer(const std::string & key) const;
 
-    bool has_tensor(const std::string & name) const;
-    bool is_f32(const std::string & name) const;
+    bool      has_tensor(const std::string & name) const;
+    ggml_type type(const std::string & name) const;     // of a tensor that is there
+    size_t    n_bytes(const std::string & name) const;  // of a tensor that is there
+    bool      is_f32(const std::string & name) const;
     // Whether its numbers can be read as F32: floats and quantized types, not integers
     bool                     is_readable(const std::string & name) const;
     std::vector<std::string> tensor_names() const;

@@ -1,6 +1,7 @@
 #include "server_drafter.h"
 
 #include "llama-ext.h"
+#include "weight_layout.h"
 
 #include <algorithm>
 #include <iterator>
@@ -92,6 +93,7 @@ open_server_drafter(const common_params & params, const Target & target, const D
     own.n_gpu_layers           = draft.n_gpu_layers;
     own.tensor_buft_overrides  = draft.tensor_buft_overrides;
     own.load_progress_callback = nullptr;
+    own.no_extra_bufts |= keeps_layout(GgufFile(draft.mparams.path));
     own.kv_overrides.clear();
     place_layers(own, draft, target.model());
     Drafter::Params opened{ draft.mparams.path, common_model_params_to_llama(own),

@@ -3,6 +3,7 @@
 #include "gguf_file.h"
 #include "pair.h"
 #include "server_log.h"
+#include "weight_layout.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -84,6 +85,8 @@ void prepare_server(common_params & params) {
     const DrafterInfo info = check_drafter(drafter);
     check_target(target);
     check_pair(info, drafter, target);
+
+    params.no_extra_bufts |= keeps_layout(target);
 
     // llama.cpp's own: how many rows give logits, and how many a recurrent state can take back
     params.speculative.draft.n_max = choose_depth(params.speculative.dflash2.depth, info);

@@ -28,7 +28,7 @@ Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n
     taps_(std::move(taps)), tap_rows_(taps_.size()) {
     const FirstError errors;
 
-    owned_model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params()));
+    owned_model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params(options.model)));
     model_ = owned_model_.get();
     if (!model_) {
         throw ModelLoadError("[load] llama.cpp cannot load " + options.model + ": " + errors.cause());

@@ -24,6 +24,7 @@ size_t ggml_dflash2_mul_mat_work_size(const ggml_tensor *) {
 #include "dflash2-weights.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace {
@@ -167,7 +168,7 @@ private:
                 std::memcpy(padded[n], from[n] + end * W::size, ggml_row_size(W::type, n_values()) - end * W::size);
                 from[n] = padded[n];
             }
-            add_chunk<N, R, 0>(from, 0, chunks, local);
+            add_group<N, R>(from, 0, chunks, local, std::integer_sequence<int, 0>());
         }
         each_sum([](Floats & sum, const Floats & here) { sum = here; });
     }
@@ -178,15 +179,25 @@ private:
                                          const Chunk *        chunks,
                                          Floats *             sums,
                                          std::integer_sequence<int, parts...>) {
-        (add_chunk<N, R, parts>(from, i, chunks + parts * R, sums), ...);
+        add_parts<N, R, parts...>(open(from, i, std::make_integer_sequence<int, N>()), chunks, sums);
     }
 
-    template <int N, int R, int part>
-    DFLASH2_INLINE static void add_chunk(const char * const * from, int64_t i, const Chunk * chunks, Floats * sums) {
-        decltype(W::template load<part>(nullptr, 0)) weights[N];
+    template <int... n>
+    DFLASH2_INLINE static auto open(const char * const * from, int64_t i, std::integer_sequence<int, n...>) {
+        return std::array{ W::open(from[n], i)... };
+    }
+
+    template <int N, int R, int... parts, typename Groups>
+    DFLASH2_INLINE static void add_parts(const Groups & groups, const Chunk * chunks, Floats * sums) {
+        (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
+    }
+
+    template <int N, int R, int part, typename Groups>
+    DFLASH2_INLINE static void add_chunk(const Groups & groups, const Chunk * chunks, Floats * sums) {
+        decltype(W::template load<part>(groups[0])) weights[N];
         DFLASH2_UNROLL
         for (int n = 0; n < N; ++n) {
-            weights[n] = W::template load<part>(from[n], i);
+            weights[n] = W::template load<part>(groups[n]);
         }
         DFLASH2_UNROLL
         for (int r = 0; r < R; ++r) {
@@ -266,6 +277,10 @@ bool with_weights(const ggml_tensor * dst, const Function & function) {
         return call(Q4_0{});
     case GGML_TYPE_Q4_1:
         return call(Q4_1{});
+    case GGML_TYPE_Q4_K:
+        return call(Q4_K{});
+    case GGML_TYPE_Q5_K:
+        return call(Q5_K{});
     case GGML_TYPE_Q6_K:
         return call(Q6_K{});
     default:

@@ -43,7 +43,8 @@ struct Quantised {
 
 // For each type of weights: up to how many rows this is faster than ggml's kernels (on two cores of Zen 5, at 2560 x 9728),
 // what a chunk of activations is and what they are rounded to, how many chunks make a group (a block of the type, or one),
-// how a part of group i of a row is read, and the products of its bytes. products() sums four neighbours.
+// what of group i of a row is read once, how each part of it is read, and the products of its bytes. products() sums four
+// neighbours.
 
 template <typename Block_, ggml_type type_, ggml_type rounded_, int64_t few_, int offset_, bool has_min_>
 struct QuantisedWeights {
@@ -58,13 +59,14 @@ struct QuantisedWeights {
     static constexpr int       offset   = offset_;
     static constexpr bool      has_min  = has_min_;
 
+    DFLASH2_INLINE static const Block * open(const char * row, int64_t i) { return (const Block *) (row + i * size); }
+
     static Bytes products(Bytes bias, Bytes q, Bytes x) { return dot(bias, q, x); }
 };
 
 struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 512, SIGN_OFFSET, false> {
     template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;
+    DFLASH2_INLINE static Quantised load(const Block * block) {
         return { lift(blocks(block->qs, sizeof(*block))), of_blocks(&block->d, sizeof(*block)), Floats{} };
     }
 
@@ -73,28 +75,76 @@ struct Q8_0 : QuantisedWeights<block_q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 512, 
 
 struct Q4_0 : QuantisedWeights<block_q4_0, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, 512, 8, false> {
     template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;
+    DFLASH2_INLINE static Quantised load(const Block * block) {
         return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->d, sizeof(*block)), Floats{} };
     }
 };
 
 struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 512, 0, true> {
     template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
-        const auto * block = (const Block *) row + i * BLOCKS_OF_CHUNK;
+    DFLASH2_INLINE static Quantised load(const Block * block) {
         return { blocks_of_halves(block->qs, sizeof(*block)), of_blocks(&block->data.data.d, sizeof(*block)),
                  of_blocks(&block->data.data.m, sizeof(*block)) };
     }
 };
 
+// 256 values in blocks of 32 that have a scale and a minimum of six bits each
+template <typename Block>
+struct OpenBlock {
+    const Block * block;
+    Floats        scales;  // eight of them
+    Floats        mins;
+
+    DFLASH2_INLINE explicit OpenBlock(const Block * opened) : block(opened) {
+        // the first four scales, then minima, each with two bits for those of the other four
+        uint64_t first;
+        uint32_t rest;  // four bits of a scale and four of a minimum
+        std::memcpy(&first, block->scales, sizeof(first));
+        std::memcpy(&rest, block->scales + sizeof(first), sizeof(rest));
+        const uint64_t low = first & 0x3F3F3F3F3F3F3F3F;
+        const uint64_t high =
+            (rest & 0x0F0F0F0F) | (uint64_t) (rest & 0xF0F0F0F0) << 28 | (first >> 2 & 0x3030303030303030);
+        const uint64_t all_s = (low & 0xFFFFFFFF) | high << 32;
+        const uint64_t all_m = low >> 32 | (high & 0xFFFFFFFF00000000);
+        constexpr int  minus = 0x8000;
+        scales               = multiply(eight_floats((const uint8_t *) &all_s), all(block->data.data.d));
+        mins = multiply(eight_floats((const uint8_t *) &all_m), all((uint16_t) (block->data.data.dmin ^ minus)));
+    }
+};
+
+struct Q4_K : QuantisedWeights<block_q4_K, GGML_TYPE_Q4_K, GGML_TYPE_Q8_K, 9, 0, true> {
+    DFLASH2_INLINE static OpenBlock<Block> open(const char * row, int64_t i) {
+        return OpenBlock<Block>((const Block *) row + i);
+    }
+
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const OpenBlock<Block> & open) {
+        constexpr int first = part * BLOCKS_OF_CHUNK;
+        const Bytes   q     = low_bits(blocks_shifted(open.block->qs + first / 2 * 32, first % 2 * 4, 4), 4);
+        return { q, of_blocks(open.scales, first), of_blocks(open.mins, first) };
+    }
+};
+
+struct Q5_K : QuantisedWeights<block_q5_K, GGML_TYPE_Q5_K, GGML_TYPE_Q8_K, 9, 0, true> {
+    DFLASH2_INLINE static OpenBlock<Block> open(const char * row, int64_t i) {
+        return OpenBlock<Block>((const Block *) row + i);
+    }
+
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const OpenBlock<Block> & open) {
+        constexpr int first = part * BLOCKS_OF_CHUNK;
+        const Bytes   low   = low_bits(blocks_shifted(open.block->qs + first / 2 * 32, first % 2 * 4, 4), 4);
+        const Bytes   high  = low_bits(blocks_shifted(open.block->qh, first, 1), 1);
+        return { join(low, high), of_blocks(open.scales, first), of_blocks(open.mins, first) };
+    }
+};
+
 struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 16, 32, false> {
     template <int part>
-    DFLASH2_INLINE static Quantised load(const char * row, int64_t i) {
+    DFLASH2_INLINE static Quantised load(const Block * block) {
         constexpr int first   = part * BLOCKS_OF_CHUNK;  // block of 32 values, of eight
         constexpr int half    = first / 4;
         constexpr int quarter = first % 4;
-        const auto *  block   = (const Block *) row + i;
         const Bytes   low     = shift_right(load_bytes(block->ql + 64 * half + 32 * (quarter % 2)), quarter / 2 * 4);
         const Bytes   high    = blocks_shifted(block->qh + 32 * half, 2 * quarter, 2);
         const Floats  scale   = multiply(of_sixteens(block->scales + 2 * first), all(block->d));
@@ -112,9 +162,10 @@ struct FloatWeights {
     static constexpr int       n_parts  = 1;
     static constexpr size_t    size     = LANES * sizeof(uint16_t);
 
+    DFLASH2_INLINE static const char * open(const char * row, int64_t i) { return row + i * size; }
+
     template <int part>
-    DFLASH2_INLINE static Floats load(const char * row, int64_t i) {
-        const char * p = row + i * LANES * sizeof(uint16_t);
+    DFLASH2_INLINE static Floats load(const char * p) {
         return type == GGML_TYPE_F16 ? widen_f16(p) : widen_bf16(p);
     }
 };
@@ -163,7 +214,7 @@ template <typename W>
 void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
     uint16_t padded[LANES] = {};
     std::copy_n((const uint16_t *) piece + first, n, padded);
-    store_floats(chunk.x, W::template load<0>((const char *) padded, 0));
+    store_floats(chunk.x, W::template load<0>((const char *) padded));
 }
 
 // Activations as they are in registers

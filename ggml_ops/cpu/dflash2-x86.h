@@ -171,6 +171,16 @@ inline Floats of_blocks(const uint16_t * f16, size_t stride) {
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_set1_epi16((short) second), _mm_set1_epi16((short) *f16)));
 }
 
+// Eight numbers, in the lower lanes
+inline Floats eight_floats(const uint8_t * numbers) {
+    return _mm512_zextps256_ps512(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) numbers))));
+}
+
+// Of eight numbers those of two blocks, the first of them and the next, for all of their values
+inline Floats of_blocks(Floats eight, int first) {
+    return _mm512_permutexvar_ps(_mm512_inserti64x4(_mm512_set1_epi32(first), _mm256_set1_epi32(first + 1), 1), eight);
+}
+
 // A number for each 16 values
 inline Floats of_sixteens(const int8_t * numbers) {
     int32_t four;
@@ -284,6 +294,15 @@ inline Bytes blocks_shifted(const void * p, int n, int /* step */) {
 // A number for all values of the block, in F16
 inline Floats of_blocks(const uint16_t * f16, size_t /* stride */) {
     return _mm256_cvtph_ps(_mm_set1_epi16((short) *f16));
+}
+
+inline Floats eight_floats(const uint8_t * numbers) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) numbers)));
+}
+
+// Of eight numbers that of a block, for all of its values
+inline Floats of_blocks(Floats eight, int first) {
+    return _mm256_permutevar8x32_ps(eight, _mm256_set1_epi32(first));
 }
 
 // A number for each 16 values

@@ -12,7 +12,7 @@ from ops.ggml import Graph
 
 # a row of weights, rows of them: the feed-forward layers of SmolLM2-135M, Qwen3-4B
 SHAPES = ((576, 1536), (2560, 9728))
-KINDS = (Type.Q8_0, Type.Q4_1, Type.F16, Type.Q6_K)
+KINDS = (Type.Q8_0, Type.Q4_1, Type.F16, Type.Q4_K, Type.Q5_K, Type.Q6_K)
 N_ROWS = (1, 2, 4, 8)
 
 

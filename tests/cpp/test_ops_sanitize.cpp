@@ -268,8 +268,10 @@ void check_attention(int64_t width, int64_t value_width, int64_t n_rows, int64_t
     };
     CHECK(!ggml_dflash2_wants_own_kernel(node));
     ggml_dflash2_own_kernel(node);
-    // more than it may use is not there: keys and values of a block for each thread
-    run(kernel, node, n_threads * 32 * (width + value_width) * sizeof(float), n_threads);
+    // More than it may use is not there: for each thread keys and values of a block, a quarter of the keys once more, and
+    // what brings all of them to a line of the cache
+    const int64_t n_floats = 32 * (width + value_width) + 8 * width;
+    run(kernel, node, (n_threads * (n_floats + 16) + 16) * sizeof(float), n_threads);
 
     const auto row3 = [](const ggml_tensor * tensor, int64_t i, int64_t j) {
         return (const float *) ((const char *) tensor->data + i * tensor->nb[1] + j * tensor->nb[2]);
@@ -346,8 +348,10 @@ int main() {
                     check_mul_mat(GGML_TYPE_F16, n, n_weights, n_rows, 3, n_threads);
                     check_mul_mat(GGML_TYPE_BF16, n, n_weights, n_rows, 0, n_threads);
                 }
-                check_mul_mat(GGML_TYPE_Q6_K, 256, n_weights, n_rows, 0, n_threads);
-                check_mul_mat(GGML_TYPE_Q6_K, 768, n_weights, n_rows, 3, n_threads);
+                for (const ggml_type type : { GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K }) {
+                    check_mul_mat(type, 256, n_weights, n_rows, 0, n_threads);
+                    check_mul_mat(type, 768, n_weights, n_rows, 3, n_threads);
+                }
             }
             for (const int64_t n_rows : { 1, 3, 8, 11, 32 }) {
                 for (const int64_t n : { 32, 96, 576 }) {
