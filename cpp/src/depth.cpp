@@ -57,6 +57,13 @@ public:
     Choice best() const;
     Choice best_of(bool long_backlogs) const;
 
+    // Of the target's pass
+    int32_t rows(const std::vector<int32_t> & depths) const {
+        const auto n = (int32_t) size();
+        return policy_.equal_rows_ ? n * (1 + *std::max_element(depths.begin(), depths.end())) :
+                                     std::accumulate(depths.begin(), depths.end(), n);
+    }
+
     // Tokens and seconds of given depths, the whole backlog counted. hoped: at the costs that unknown widths may have
     Choice of(const std::vector<int32_t> & depths, bool hoped = false) const;
 
@@ -69,16 +76,14 @@ private:
 
 DepthPolicy::Choice DepthPolicy::Evaluation::of(const std::vector<int32_t> & depths, bool hoped) const {
     const CostModel & costs    = policy_.costs_;
-    const auto        n        = (int32_t) size();
-    int32_t           n_rows   = n;
+    const int32_t     n_rows   = rows(depths);
     int32_t           n_draft  = 0;
     int32_t           n_inject = 0;
     int32_t           width    = 0;
     Choice            result;
     result.depths = depths;
-    result.tokens = n;
+    result.tokens = (double) size();
     for (size_t i = 0; i < size(); ++i) {
-        n_rows += depths[i];
         width = std::max(width, depths[i]);
         n_draft += depths[i] > 0 ? 1 : 0;
         n_inject += depths[i] > 0 ? backlog(i) : 0;
@@ -121,7 +126,7 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
 
     const CostModel &   costs = policy_.costs_;
     const auto          n     = (int32_t) size();
-    std::vector<double> verify_seconds(slots.size() + 1);
+    std::vector<double> verify_seconds(reach_.size() + 1);
     for (size_t k = 0; k < verify_seconds.size(); ++k) {
         verify_seconds[k] = costs.verify_seconds(n + (int32_t) k);
     }
@@ -137,6 +142,7 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         double  draft   = 0;
         double  waiting = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
         int32_t n_draft = 0;
+        int32_t deepest = 0;
         size_t  n_slots = 0;
         for (const Slot & slot : slots) {
             if (slot.slot >= width) {
@@ -153,7 +159,9 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
                     draft += costs.inject.seconds(std::max(1, (int32_t) std::lround(waiting)));
                 }
             }
-            const double rate = tokens / (verify_seconds[n_slots] + draft);
+            deepest             = std::max(deepest, slot.slot + 1);
+            const size_t n_rows = policy_.equal_rows_ ? (size_t) (n * deepest) : n_slots;
+            const double rate   = tokens / (verify_seconds[n_rows] + draft);
             if (rate > best_rate) {
                 best_rate  = rate;
                 best_width = width;
@@ -246,10 +254,10 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
         const Choice trial = evaluation.of(depths);
         const double gain  = hoped.rate() / best.rate() - worth;
         // what was measured long ago is doubted by half: else a wrong guess of it could never be found out
-        const int32_t rows    = std::accumulate(depths.begin(), depths.end(), (int32_t) depths.size());
-        const double  seconds = costs_.verify.seen(rows) ? (trial.seconds + hoped.seconds) / 2 : trial.seconds;
-        const double  waste   = seconds - trial.tokens / best.rate();
-        const double  score   = gain / std::max(waste, 1e-2 * plain);
+        const bool   seen    = costs_.verify.seen(evaluation.rows(depths));
+        const double seconds = seen ? (trial.seconds + hoped.seconds) / 2 : trial.seconds;
+        const double waste   = seconds - trial.tokens / best.rate();
+        const double score   = gain / std::max(waste, 1e-2 * plain);
         if (gain > 0 && waste <= credit * plain && score > best_score) {
             best_score = score;
             choice     = trial;
@@ -268,8 +276,9 @@ void DepthPolicy::Pace::tried(bool in_vain) {
     waited   = 0;
 }
 
-DepthPolicy::DepthPolicy(int32_t max_depth) :
-    max_depth_(max_depth), acceptance_(max_depth), probe_credit_(first_credit), explore_credit_(first_credit) {}
+DepthPolicy::DepthPolicy(int32_t max_depth, bool equal_rows) :
+    max_depth_(max_depth), equal_rows_(equal_rows), acceptance_(max_depth), probe_credit_(first_credit),
+    explore_credit_(first_credit) {}
 
 DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     DepthPlan plan;
@@ -305,9 +314,9 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     plan.expected_seconds  = choice.seconds;
     plan.expected_depths   = choice.depths;
     plan.least_reach       = choice.least_reach;
-    plan.expected_rows += std::accumulate(choice.depths.begin(), choice.depths.end(), 0);
-    plan.width  = *std::max_element(choice.depths.begin(), choice.depths.end());
-    plan.depths = choice.depths;
+    plan.expected_rows     = evaluation.rows(choice.depths);
+    plan.width             = *std::max_element(choice.depths.begin(), choice.depths.end());
+    plan.depths            = choice.depths;
     if (plan.reason == DepthPlan::Reason::best) {
         for (size_t i = 0; i < requests.size(); ++i) {
             plan.depths[i] = choice.depths[i] > 0 ? std::min(plan.width, evaluation.room(i)) : 0;
@@ -332,7 +341,8 @@ double DepthPolicy::row_seconds(int32_t from, int32_t to) const {
 
 bool DepthPolicy::extend(const DepthPlan & plan, size_t i, const std::vector<float> & confidences) const {
     const auto slot = (int32_t) confidences.size() - 1;
-    if (slot >= plan.depths[i] || plan.reason != DepthPlan::Reason::best) {
+    const bool paid = equal_rows_ && plan.depths.size() > 1;
+    if (slot >= plan.depths[i] || paid || plan.reason != DepthPlan::Reason::best) {
         return slot < plan.depths[i];
     }
     const SequenceAcceptance & sequence = plan.acceptance[i];

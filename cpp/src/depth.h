@@ -80,14 +80,15 @@ struct DepthCycle {
 // drawn at the slot or after it. What it lets through stays in the draft.
 class DepthPolicy {
 public:
-    // max_depth: slots of the widest draft pass, >= 1
-    explicit DepthPolicy(int32_t max_depth);
+    // max_depth: slots of the widest draft pass, >= 1. equal_rows: the target's pass has as many rows of each sequence as of
+    // the one that proposes most
+    explicit DepthPolicy(int32_t max_depth, bool equal_rows = false);
 
     DepthPlan plan(const std::vector<DepthRequest> & requests) const;
 
     // Whether request i of the plan proposes its slot s = confidences.size() - 1. confidences: the greatest probability
     // of the selector's distribution at each slot up to s, given the path before it. Ask for s = 0, 1, ... below
-    // plan.depths[i], until the first no
+    // plan.depths[i], until the first no. Where rows are equal and several sequences run, all are yes: the rows are there
     bool extend(const DepthPlan & plan, size_t i, const std::vector<float> & confidences) const;
 
     // plan: what the cycle followed; null when the depth was not this policy's
@@ -120,6 +121,7 @@ private:
     double plain_seconds(int32_t n) const;
 
     int32_t         max_depth_;
+    bool            equal_rows_;
     CostModel       costs_;
     AcceptanceModel acceptance_;
     double          probe_credit_;     // what may be lost against never drafting, in cycles of that

@@ -14,7 +14,7 @@ Loop::Loop(Target & target, Drafter * drafter, Options options) :
     target_(target), drafter_(drafter), options_(std::move(options)), slots_(options_.n_parallel) {
     if (drafter_) {
         speculator_.emplace(target_, *drafter_,
-                            Speculator::Options{ options_.depth, options_.adaptive, options_.p_min });
+                            Speculator::Options{ options_.depth, options_.adaptive, options_.p_min, true });
     }
 }
 
@@ -137,12 +137,21 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     std::vector<Draft>   drafts = draft(running, cycle);
     std::vector<int32_t> rows;
     common_batch         batch(target_.context());
+    size_t               deepest = 0;
+    for (const Draft & draft : drafts) {
+        deepest = std::max(deepest, draft.tokens.size());
+    }
     for (size_t i = 0; i < running.size(); ++i) {
         const Sequence & sequence = *running[i];
         rows.push_back(batch.size());
         batch.add(sequence.tokens.back(), sequence.n_past, sequence.slot, true);
-        for (size_t j = 0; j < drafts[i].tokens.size(); ++j) {
-            batch.add(drafts[i].tokens[j], sequence.n_past + 1 + (int32_t) j, sequence.slot, true);
+        // llama.cpp joins only sequences with as many rows each into one micro-batch: what a draft lacks is filled up, and
+        // taken back like what is rejected
+        const size_t n_filled = std::min<size_t>(deepest, target_.n_ctx() - 1 - sequence.n_past);
+        for (size_t j = 0; j < std::max(n_filled, drafts[i].tokens.size()); ++j) {
+            const bool  drafted = j < drafts[i].tokens.size();
+            const Token token   = drafted ? drafts[i].tokens[j] : sequence.tokens.back();
+            batch.add(token, sequence.n_past + 1 + (int32_t) j, sequence.slot, drafted);
         }
     }
 

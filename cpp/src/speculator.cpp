@@ -10,7 +10,7 @@
 namespace dflash2 {
 
 Speculator::Speculator(Target & target, Drafter & drafter, Options options) :
-    drafter_(drafter), options_(options), policy_(options.depth) {
+    drafter_(drafter), options_(options), policy_(options.depth, options.equal_rows) {
     if (options_.adaptive) {
         measure_costs(target, drafter_, options_.depth, policy_);
     }

@@ -19,9 +19,10 @@ class Speculator {
 public:
     // depth: draft tokens per cycle, the most of them when `adaptive`
     struct Options {
-        int32_t depth    = 1;
-        bool    adaptive = false;
-        float   p_min    = 0;
+        int32_t depth      = 1;
+        bool    adaptive   = false;
+        float   p_min      = 0;
+        bool    equal_rows = false;  // see DepthPolicy
     };
 
     // A sequence that generates.

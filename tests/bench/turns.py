@@ -26,7 +26,7 @@ Batch = Sequence[Prompt]
 class Turn:
     """Sums over one or more answers; seconds are those after the prompt.
 
-    Stage times of a server are 0.
+    `draft_steps` are the steps that drafted. Stage times of a server are 0, and so are they.
     """
 
     tokens: int = 0
@@ -36,9 +36,11 @@ class Turn:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     inject_seconds: float = 0.0
+    draft_steps: int = 0
 
     @classmethod
     def of(cls, stats: GenerationStats) -> "Turn":
+        idle_steps = stats.depth_histogram[0] if stats.depth_histogram else 0
         return cls(
             stats.generated_tokens,
             stats.generation_seconds,
@@ -47,6 +49,7 @@ class Turn:
             stats.draft_seconds,
             stats.verify_seconds,
             stats.inject_seconds,
+            stats.verify_steps - idle_steps,
         )
 
     def __add__(self, other: "Turn") -> "Turn":
@@ -66,6 +69,10 @@ class Turn:
     @property
     def cycle_ms(self) -> float:
         return 1e3 * self.seconds / self.steps
+
+    @property
+    def draft_ms(self) -> float:
+        return 1e3 * self.draft_seconds / self.draft_steps
 
     @property
     def target_ms(self) -> float:

@@ -53,8 +53,9 @@ struct Tally {
 // An engine that generates for ever: a sequence that has its tokens makes room for a new one.
 class Simulation {
 public:
-    Simulation(Machine machine, int32_t n_parallel, int32_t max_tokens, uint32_t seed) :
-        machine(std::move(machine)), policy(max_depth), random_(seed), max_tokens_(max_tokens), sequences_(n_parallel) {
+    Simulation(Machine machine, int32_t n_parallel, int32_t max_tokens, uint32_t seed, bool equal_rows = false) :
+        machine(std::move(machine)), policy(max_depth, equal_rows), equal_rows_(equal_rows), random_(seed),
+        max_tokens_(max_tokens), sequences_(n_parallel) {
         for (Sequence & sequence : sequences_) {
             sequence.left = max_tokens;
         }
@@ -124,6 +125,7 @@ private:
 
         DepthCycle cycle;
         Tally      tally;
+        int32_t    deepest = 0;
         for (size_t i = 0; i < sequences_.size(); ++i) {
             Sequence &          sequence = sequences_[i];
             const Text &        text     = texts[i % texts.size()];
@@ -146,6 +148,7 @@ private:
                 outcome.n_accepted += right ? 1 : 0;
             }
             cycle.verify.rows += 1 + outcome.n_proposed;
+            deepest = std::max(deepest, outcome.n_proposed);
             if (plan.depths[i] > 0) {
                 cycle.draft.rows += plan.width + 1;
                 cycle.inject.rows += sequence.backlog;
@@ -154,6 +157,9 @@ private:
             sequence.left -= 1 + outcome.n_accepted;
             sequence.backlog = std::min(window, sequence.backlog + 1 + outcome.n_accepted);
             cycle.outcomes.push_back(std::move(outcome));
+        }
+        if (equal_rows_) {
+            cycle.verify.rows = (int32_t) sequences_.size() * (1 + deepest);
         }
         const double draft_ms = cycle.draft.rows > 0 ? machine.draft(cycle.draft.rows) : 0;
         tally.ms              = machine.inject(cycle.inject.rows) + draft_ms + machine.verify(cycle.verify.rows) +
@@ -185,6 +191,7 @@ private:
         }
     }
 
+    bool                  equal_rows_;
     std::mt19937          random_;
     double                pace_ = 0;  // log of seconds over usual seconds
     int32_t               max_tokens_;
@@ -242,7 +249,8 @@ struct Regret {
 };
 
 // Of the first 200 cycles and the next 200, over a few seeds.
-std::pair<Regret, Regret> regrets(const Machine & machine, const Texts & texts, int32_t n_parallel, bool load = true) {
+std::pair<Regret, Regret>
+regrets(const Machine & machine, const Texts & texts, int32_t n_parallel, bool load = true, bool equal_rows = false) {
     double best = 0;
     double none = 0;
     for (int32_t depth = 0; depth <= max_depth; ++depth) {
@@ -252,7 +260,7 @@ std::pair<Regret, Regret> regrets(const Machine & machine, const Texts & texts, 
     }
     Tally first, second;
     for (uint32_t seed = 0; seed < 3; ++seed) {
-        Simulation simulation(machine, n_parallel, 256, seed);
+        Simulation simulation(machine, n_parallel, 256, seed, equal_rows);
         if (load) {
             simulation.load();
         }
@@ -299,6 +307,29 @@ void test_near_the_best_fixed_depth_and_never_slower_than_none() {
             }
         }
     }
+}
+
+// Rows that a sequence does not propose are computed all the same
+void test_equal_rows() {
+    for (const Case & c : { cases[0], cases[2], cases[3] }) {
+        for (const Texts * texts : { &useless, &fair, &good, &told, &mixed }) {
+            for (const int32_t n_parallel : { 4, 16 }) {
+                const auto [first, second] = regrets(machine_of(*c.verify, c.draft_share), *texts, n_parallel,
+                                                     /*load=*/true, /*equal_rows=*/true);
+                check_floor(c, *texts, n_parallel, first, 0.85, 0.95);
+                check_floor(c, *texts, n_parallel, second, 0.9, 0.965);
+            }
+        }
+    }
+    // whoever drafts at all does so to the width that is paid for
+    Simulation simulation(machine_of(gpu, 0.1), 4, 256, 1, /*equal_rows=*/true);
+    simulation.load();
+    simulation.run(200, mixed);
+    for (const int32_t depth : simulation.plan.depths) {
+        CHECK(depth == 0 || depth == simulation.plan.width);
+    }
+    CHECK(simulation.plan.width > 0);
+    CHECK(simulation.policy.extend(simulation.plan, 1, { 0.01f }) == (simulation.plan.depths[1] > 0));
 }
 
 // A machine on which one slot of each sequence gives about `gain` times the tokens per second of no draft. Its passes
@@ -612,6 +643,7 @@ void test_any_number_of_sequences_drafts() {
 
 int main() {
     test_near_the_best_fixed_depth_and_never_slower_than_none();
+    test_equal_rows();
     test_noise_does_not_make_a_gain();
     test_thirty_two_sequences();
     test_stalls_and_a_dear_drafter_do_not_cost_more_than_no_drafter();

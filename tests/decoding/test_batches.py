@@ -21,9 +21,38 @@ def test_batch_equals_one_by_one(open_engine: Open, wavering_pair: Pair, n_paral
     # different lengths: sequences join and leave while others run
     params = SamplingParams(max_tokens=50)
     expected = [single.generate(prompt, params) for prompt in prompts(11, longest=90)]
-    answers = batch.generate(prompts(11, longest=90), params)
-    assert [a.token_ids for a in answers] == [e.token_ids for e in expected]
-    assert [a.stats.accepted_tokens for a in answers] == [e.stats.accepted_tokens for e in expected]
+    # and again: they come to other places, and begin beside others
+    for _ in range(3):
+        answers = batch.generate(prompts(11, longest=90), params)
+        assert [a.token_ids for a in answers] == [e.token_ids for e in expected]
+        accepted = [a.stats.accepted_tokens for a in answers]
+        assert accepted == [e.stats.accepted_tokens for e in expected]
+
+
+@pytest.mark.parametrize("target", ["dense_pair", "hybrid_pair"])
+def test_sequences_have_as_many_rows(
+    open_engine: Open, target: str, request: pytest.FixtureRequest
+) -> None:
+    """Else llama.cpp computes those that only some have in a pass of their own."""
+    pair: Pair = request.getfixturevalue(target)
+    engine = open_engine(*pair, n_parallel=3, depth=5)
+    prompt = prompts(1)[0]
+    # the second and third have room for fewer tokens than a cycle drafts
+    lengths = (90, 3, 4)
+    streams = [
+        engine.stream(prompt, SamplingParams(max_tokens=n, ignore_eos=True)) for n in lengths
+    ]
+    chunks = [[next(stream)] for stream in streams]
+    chunks[1].extend(streams[1])
+    chunks[2].extend(streams[2])
+    streams[0].close()
+    assert set(engine.stats.cost_model["verify_ms"]) <= {6, 12, 18}
+    assert max(engine.stats.cost_model["verify_ms"]) > 6
+    for n, of in zip(lengths[1:], chunks[1:], strict=True):
+        expected = open_engine(pair.target).generate(
+            prompt, SamplingParams(max_tokens=n, ignore_eos=True)
+        )
+        assert [t for chunk in of for t in chunk.token_ids] == expected.token_ids
 
 
 def test_stream_equals_generate(open_engine: Open, wavering_pair: Pair) -> None:
