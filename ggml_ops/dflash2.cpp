@@ -267,10 +267,10 @@ ggml_tensor * ggml_dflash2_score_composed(ggml_context * ctx,
 }
 
 // the last of the parameters: ggml uses the first five
-constexpr int FEW_ROWS = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1;
+constexpr int OWN_KERNEL = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1;
 
 void ggml_dflash2_own_kernel(ggml_tensor * node) {
-    ggml_set_op_params_i32(node, FEW_ROWS, 1);
+    ggml_set_op_params_i32(node, OWN_KERNEL, 1);
 }
 
 void ggml_dflash2_own_kernels_in(ggml_cgraph * graph) {
@@ -283,7 +283,7 @@ void ggml_dflash2_own_kernels_in(ggml_cgraph * graph) {
 }
 
 bool ggml_dflash2_wants_own_kernel(const ggml_tensor * node) {
-    return ggml_get_op_params_i32(node, FEW_ROWS) != 0;
+    return ggml_get_op_params_i32(node, OWN_KERNEL) != 0;
 }
 
 bool ggml_dflash2_is_native(ggml_backend_sched_t sched, ggml_cgraph * graph, ggml_op op) {

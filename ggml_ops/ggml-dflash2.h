@@ -93,8 +93,7 @@ GGML_API struct ggml_tensor * ggml_dflash2_score_composed(struct ggml_context * 
                                                           float                 softcap);
 
 // Asks a node of ggml_flash_attn_ext() or ggml_mul_mat(), or all of them in a graph, for our kernel on a CPU where that is the
-// faster one: for a draft, its verification, plain decoding. Elsewhere nothing changes. To be called before the graph is
-// planned: they need memory of their own.
+// faster one. On other devices nothing changes. To be called before the graph is planned: they need memory of their own.
 GGML_API void ggml_dflash2_own_kernel(struct ggml_tensor * node);
 GGML_API void ggml_dflash2_own_kernels_in(struct ggml_cgraph * graph);
 GGML_API bool ggml_dflash2_wants_own_kernel(const struct ggml_tensor * node);

@@ -60,7 +60,7 @@ struct DepthCycle {
 
     Pass                 inject;            // features that were waiting
     Pass                 draft;             // rows: drafted sequences * (width + 1)
-    Pass                 verify;            // rows: sum of 1 + proposed
+    Pass                 verify;            // rows: sum of 1 + proposed, or what equal_rows makes of it
     double               host_seconds = 0;  // everything else in the cycle
     std::vector<Outcome> outcomes;          // one per sequence, drafted or not
 };
@@ -70,8 +70,8 @@ struct DepthCycle {
 //   sum_i (1 + expected accepted_i) / (inject + draft + verify + host seconds)
 //
 // with costs and acceptance learned from the cycles that ran. Every new thing that is tried (the drafter while it does
-// not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start and one percent of
-// the time since. So is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget,
+// not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start, and one percent of
+// the time since for the drafter, half of one for widths. So is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget,
 // nothing is drafted.
 //
 // One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.

@@ -13,8 +13,9 @@ namespace dflash2 {
 Loop::Loop(Target & target, Drafter * drafter, Options options) :
     target_(target), drafter_(drafter), options_(std::move(options)), slots_(options_.n_parallel) {
     if (drafter_) {
-        speculator_.emplace(target_, *drafter_,
-                            Speculator::Options{ options_.depth, options_.adaptive, options_.p_min, true });
+        speculator_.emplace(
+            target_, *drafter_,
+            Speculator::Options{ options_.depth, options_.adaptive, options_.p_min, /*equal_rows=*/true });
     }
 }
 
@@ -138,14 +139,14 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
     std::vector<int32_t> rows;
     common_batch         batch(target_.context());
     size_t               deepest = 0;
-    for (const Draft & draft : drafts) {
-        deepest = std::max(deepest, draft.tokens.size());
-    }
     for (size_t i = 0; i < running.size(); ++i) {
         const Sequence & sequence = *running[i];
+        if (i == 0 || sequence.slot != running[i - 1]->slot + 1) {
+            deepest = most_of_neighbours(running, drafts, i);
+        }
         rows.push_back(batch.size());
         batch.add(sequence.tokens.back(), sequence.n_past, sequence.slot, true);
-        // llama.cpp joins only sequences with as many rows each into one micro-batch: what a draft lacks is filled up, and
+        // llama.cpp joins only neighbours with as many rows each into one micro-batch: what a draft lacks is filled up, and
         // taken back like what is rejected
         const size_t n_filled = std::min<size_t>(deepest, target_.n_ctx() - 1 - sequence.n_past);
         for (size_t j = 0; j < std::max(n_filled, drafts[i].tokens.size()); ++j) {
@@ -192,6 +193,15 @@ void Loop::run_cycle(std::vector<Chunk> & chunks) {
         record(sequence->stats);
     }
     warn_of_useless_drafter();
+}
+
+// Tokens of the longest draft from sequence i on, as long as ids follow each other
+size_t Loop::most_of_neighbours(const Running & running, const std::vector<Draft> & drafts, size_t i) {
+    size_t most = drafts[i].tokens.size();
+    for (++i; i < running.size() && running[i]->slot == running[i - 1]->slot + 1; ++i) {
+        most = std::max(most, drafts[i].tokens.size());
+    }
+    return most;
 }
 
 // [running]

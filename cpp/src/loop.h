@@ -52,6 +52,7 @@ private:
     void               reuse_prefix(Sequence & sequence);
     void               run_cycle(std::vector<Chunk> & chunks);
     std::vector<Draft> draft(const Running & running, DepthCycle & cycle);
+    static size_t      most_of_neighbours(const Running & running, const std::vector<Draft> & drafts, size_t i);
     Chunk              decide(Sequence & sequence, const Draft & draft, int32_t row);
     void               evaluate_prompts(std::vector<Chunk> & chunks);
     bool               ends(const Sequence & sequence, Token token) const;

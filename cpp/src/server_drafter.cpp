@@ -93,6 +93,8 @@ open_server_drafter(const common_params & params, const Target & target, const D
     own.n_gpu_layers           = draft.n_gpu_layers;
     own.tensor_buft_overrides  = draft.tensor_buft_overrides;
     own.load_progress_callback = nullptr;
+    // set for the target's sake, or asked for
+    own.no_extra_bufts &= !keeps_layout(GgufFile(params.model.path));
     own.no_extra_bufts |= keeps_layout(GgufFile(draft.mparams.path));
     own.kv_overrides.clear();
     place_layers(own, draft, target.model());

@@ -11,8 +11,8 @@ namespace dflash2 {
 //   Q4_K_M  as ggml lays it out  59.5  90.0  142  232   60      as in the file  61.2  69.3  113  193  108
 //   Q4_0                         55.9  95.8   92  169   67                      59.0  62.2   88  181   58
 //
-// so Q4_0 stays with ggml, whose layout is for prompts there, and so do the types that our products do not have. Narrower
-// vectors have not been measured, AMX is beyond ours.
+// so Q4_0 stays with ggml, whose layout is for prompts there, and so do the types that our products do not have, and experts,
+// which they do not take. Narrower vectors have not been measured, AMX is beyond ours.
 bool keeps_layout(const GgufFile & file) {
     const std::vector<std::string> features = cpu_features();
     const auto                     has      = [&](const char * name) {
@@ -24,9 +24,10 @@ bool keeps_layout(const GgufFile & file) {
     size_t better = 0;
     size_t worse  = 0;
     for (const std::string & name : file.tensor_names()) {
+        const bool of_experts = file.shape(name).size() > 2;
         switch (file.type(name)) {
         case GGML_TYPE_Q4_K:
-            better += file.n_bytes(name);
+            (of_experts ? worse : better) += file.n_bytes(name);
             break;
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_Q2_K:

@@ -416,12 +416,26 @@ bool ggml_compute_forward_dflash2_attention(const ggml_compute_params * params, 
     float * const keys       = lines + params->ith * scratch;
     const Block   block      = { keys, keys + n_keys, keys + n_keys + n_values };
 
-    const Range share = share_of(params, ggml_nrows(a.q));
-    for (int64_t i = share.begin; i < share.end;) {
-        const int64_t group = i / group_size;
-        const int64_t end   = std::min({ i + ROWS_AT_ONCE, (group + 1) * group_size, share.end });
-        attend_tile(a, { i, end }, group % n_groups, group / n_groups, block);
-        i = end;
+    const auto attend_range = [&](Range range) {
+        for (int64_t i = range.begin; i < range.end;) {
+            const int64_t group = i / group_size;
+            const int64_t end   = std::min({ i + ROWS_AT_ONCE, (group + 1) * group_size, range.end });
+            attend_tile(a, { i, end }, group % n_groups, group / n_groups, block);
+            i = end;
+        }
+    };
+    const int64_t n = ggml_nrows(a.q);
+    if (n < 4 * params->nth * ROWS_AT_ONCE) {
+        attend_range(share_of(params, n));
+        return true;
+    }
+    // in turns: the later rows of a prompt see more keys
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int64_t turn = params->ith; turn * ROWS_AT_ONCE < n; turn = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        attend_range({ turn * ROWS_AT_ONCE, std::min(n, (turn + 1) * ROWS_AT_ONCE) });
     }
     return true;
 }

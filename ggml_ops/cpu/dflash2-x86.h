@@ -173,7 +173,8 @@ inline Floats of_blocks(const uint16_t * f16, size_t stride) {
 
 // Eight numbers, in the lower lanes
 inline Floats eight_floats(const uint8_t * numbers) {
-    return _mm512_zextps256_ps512(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) numbers))));
+    const __m256 eight = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) numbers)));
+    return _mm512_insertf32x8(_mm512_setzero_ps(), eight, 0);
 }
 
 // Of eight numbers those of two blocks, the first of them and the next, for all of their values

@@ -54,7 +54,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
         "DFlash 2 draft pass over one of DFlash 1", two["fused"], two["plain"], at_most=1.03
     )
     extra = [
-        1 + (fused.draft_seconds - plain.draft_seconds) / plain.seconds
+        1 + (fused.draft_ms - plain.draft_ms) * plain.draft_steps / (1e3 * plain.seconds)
         for fused, plain in zip(two["fused"], two["plain"], strict=True)
     ]
     yield Cell(

@@ -11,13 +11,13 @@ namespace {
 
 using namespace dflash2;
 
-// Of a file with one tensor for each type, of so many rows
-bool keeps(const std::vector<std::pair<ggml_type, int64_t>> & tensors) {
+// Of a file with one tensor for each type, of so many rows, for each expert where there are some
+bool keeps(const std::vector<std::pair<ggml_type, int64_t>> & tensors, int64_t n_experts = 1) {
     const std::filesystem::path path = std::filesystem::temp_directory_path() / "dflash2-test-weight-layout.gguf";
     ggml_context_ptr            context(ggml_init({ 1 << 20, nullptr, false }));
     gguf_context_ptr            file(gguf_init_empty());
     for (const auto & [type, n_rows] : tensors) {
-        ggml_tensor * tensor = ggml_new_tensor_2d(context.get(), type, 256, n_rows);
+        ggml_tensor * tensor = ggml_new_tensor_3d(context.get(), type, 256, n_rows, n_experts);
         ggml_set_name(tensor, ("weights." + std::to_string(gguf_get_n_tensors(file.get()))).c_str());
         std::fill_n((char *) tensor->data, ggml_nbytes(tensor), 0);
         gguf_add_tensor(file.get(), tensor);
@@ -45,6 +45,7 @@ int main() {
     CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q4_0, 4 } }) == is_wide());
     CHECK(!keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q4_0, 9 } }));
     CHECK(!keeps({ { GGML_TYPE_Q4_0, 8 }, { GGML_TYPE_Q6_K, 8 } }));
+    CHECK(!keeps({ { GGML_TYPE_Q4_K, 8 } }, /*n_experts=*/2));
     CHECK(!keeps({ { GGML_TYPE_F16, 8 }, { GGML_TYPE_Q8_0, 8 } }));
     return 0;
 }

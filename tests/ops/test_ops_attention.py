@@ -1,6 +1,6 @@
 """Our kernel of attention on the CPU against the formula, and what it must not depend on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,28 @@ def test_what_one_row_sees_does_not_reach_another() -> None:
     assert np.isnan(found[:, 1]).all()
 
 
+def test_heads_with_masks_of_their_own() -> None:
+    """As of an indexer that chooses keys for each head."""
+    case = random_case(3, 90, (4, 2))
+    rng = np.random.default_rng(8)
+    mask = np.where(rng.random((1, 4, 3, 90)) < 0.5, np.float32(-np.inf), np.float32(0))
+    with Graph() as graph:
+        found = graph.run(
+            graph.attention(
+                graph.tensor(case.q),
+                graph.table(case.keys, case.kind),
+                graph.table(case.values, case.kind),
+                graph.table(mask, Type.F16),
+                None,
+                case.scale,
+                own_kernel=True,
+            )
+        ).reshape(1, 3, 4, -1)
+    for head in range(4):
+        expected = replace(case, mask=mask[:, head]).expected()
+        assert oracle.nmse(found[:, :, head], expected[:, :, head]) <= MAX_NMSE
+
+
 def test_few_of_many_keys_are_seen() -> None:
     """As an indexer leaves them, other ones for each row."""
     mask = np.full((1, 5, 700), -np.inf, np.float32)
@@ -177,10 +199,11 @@ def test_few_of_many_keys_are_seen() -> None:
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
-def test_a_row_is_the_same_alone_and_among_others(n_threads: int) -> None:
+@pytest.mark.parametrize("widths", [(64, 64), (40, 40), (100, 100), (257, 33)])
+def test_a_row_is_the_same_alone_and_among_others(n_threads: int, widths: tuple[int, int]) -> None:
     """To the bit: verification must see what plain decoding sees."""
     n_rows = 40
-    case = random_case(n_rows, 333, (9, 3))
+    case = random_case(n_rows, 333, (9, 3), widths)
     assert case.mask is not None
     # some see the same of a block and some do not
     case.mask[:, 3::5, 64:96:3] = -np.inf
