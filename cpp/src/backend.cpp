@@ -155,10 +155,10 @@ BackendParams::BackendParams(const EngineOptions & options) :
     }
 }
 
-llama_model_params BackendParams::model_params(const std::string & path) {
+llama_model_params BackendParams::model_params(const GgufFile & file) {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers       = n_gpu_layers_;
-    params.use_extra_bufts    = !own_kernels_ || !keeps_layout(GgufFile(path));
+    params.use_extra_bufts    = !own_kernels_ || !keeps_layout(file);
     if (!devices_.empty()) {
         params.devices = devices_.data();
     }

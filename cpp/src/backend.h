@@ -2,6 +2,7 @@
 
 #include "dflash2/options.h"
 #include "ggml-backend.h"
+#include "gguf_file.h"
 #include "llama.h"
 
 #include <string>
@@ -14,8 +15,8 @@ struct BackendParams {
     // throws std::invalid_argument for an unknown device, cache type, RPC server or flash_attn
     explicit BackendParams(const EngineOptions & options);
 
-    // For a file that is to be loaded. The result points into this object. throws what GgufFile throws
-    llama_model_params   model_params(const std::string & path);
+    // For a file that is to be loaded. The result points into this object.
+    llama_model_params   model_params(const GgufFile & file);
     llama_context_params context_params() const;
 
     ggml_type cache_type;

@@ -64,9 +64,10 @@ void check_options(const EngineOptions & options) {
     }
 }
 
-Drafter::Params drafter_params(const EngineOptions & options, BackendParams & backend, const Target & target) {
-    Drafter::Params params{ options.draft, backend.model_params(options.draft), backend.context_params(),
-                            options.fused_ops, options.draft_head };
+Drafter::Params
+drafter_params(const EngineOptions & options, const GgufFile & file, BackendParams & backend, const Target & target) {
+    Drafter::Params params{ options.draft, backend.model_params(file), backend.context_params(), options.fused_ops,
+                            options.draft_head };
     params.context.n_seq_max = options.n_parallel;
     params.context.n_ctx     = llama_n_ctx(target.context());
     // Quantized drafter caches lose acceptance and save little: a drafter has few layers
@@ -122,14 +123,15 @@ Engine::Impl::Impl(const EngineOptions & options) : n_parallel(options.n_paralle
     const GgufFile target_file(options.model);
     check_target(target_file);
     if (options.draft.empty()) {
-        target = std::make_unique<Target>(options, backend, 0, std::vector<int32_t>());
+        target = std::make_unique<Target>(options, target_file, backend, 0, std::vector<int32_t>());
     } else {
         const GgufFile    drafter_file(options.draft);
         const DrafterInfo info = check_drafter(drafter_file);
         check_pair(info, drafter_file, target_file);
-        depth   = choose_depth(options.depth, info);
-        target  = std::make_unique<Target>(options, backend, depth, info.taps);
-        drafter = std::make_unique<Drafter>(drafter_params(options, backend, *target), *target, info, depth);
+        depth  = choose_depth(options.depth, info);
+        target = std::make_unique<Target>(options, target_file, backend, depth, info.taps);
+        drafter =
+            std::make_unique<Drafter>(drafter_params(options, drafter_file, backend, *target), *target, info, depth);
         llama_set_abort_callback(drafter->context(), is_interrupted, this);
         log_line(LogLevel::info, "drafting " + std::string(options.depth == -1 ? "up to " : "") +
                                      std::to_string(depth) + " tokens a cycle, verify rule " + options.verify +

@@ -24,11 +24,14 @@ size_t compute_bytes(const llama_context * context) {
 
 }  // namespace
 
-Target::Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps) :
-    taps_(std::move(taps)), tap_rows_(taps_.size()) {
+Target::Target(const EngineOptions & options,
+               const GgufFile &      file,
+               BackendParams &       backend,
+               int32_t               n_draft,
+               std::vector<int32_t>  taps) : taps_(std::move(taps)), tap_rows_(taps_.size()) {
     const FirstError errors;
 
-    owned_model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params(options.model)));
+    owned_model_.reset(llama_model_load_from_file(options.model.c_str(), backend.model_params(file)));
     model_ = owned_model_.get();
     if (!model_) {
         throw ModelLoadError("[load] llama.cpp cannot load " + options.model + ": " + errors.cause());

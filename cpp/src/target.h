@@ -13,11 +13,15 @@ namespace dflash2 {
 // The target model and its cache. Positions of a sequence are consecutive from 0.
 class Target {
 public:
-    // n_draft: most tokens a cycle verifies for one sequence, 0 without a drafter.
+    // file: the one that the options name. n_draft: most tokens a cycle verifies for one sequence, 0 without a drafter.
     // taps: layers whose input is read, 0-based + 1 as in DrafterInfo.
     // throws ModelLoadError, ModelMismatch when the target's graph has no tap at one of the layers,
     // std::invalid_argument for sizes that do not fit
-    Target(const EngineOptions & options, BackendParams & backend, int32_t n_draft, std::vector<int32_t> taps);
+    Target(const EngineOptions & options,
+           const GgufFile &      file,
+           BackendParams &       backend,
+           int32_t               n_draft,
+           std::vector<int32_t>  taps);
     // One that somebody else has opened and decodes with; it outlives this object. Empties its cache.
     // throws ModelMismatch as above
     Target(llama_context * context, std::vector<int32_t> taps);

@@ -179,17 +179,13 @@ private:
                                          const Chunk *        chunks,
                                          Floats *             sums,
                                          std::integer_sequence<int, parts...>) {
-        add_parts<N, R, parts...>(open(from, i, std::make_integer_sequence<int, N>()), chunks, sums);
+        const auto groups = open(from, i, std::make_integer_sequence<int, N>());
+        (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
     }
 
     template <int... n>
     DFLASH2_INLINE static auto open(const char * const * from, int64_t i, std::integer_sequence<int, n...>) {
         return std::array{ W::open(from[n], i)... };
-    }
-
-    template <int N, int R, int... parts, typename Groups>
-    DFLASH2_INLINE static void add_parts(const Groups & groups, const Chunk * chunks, Floats * sums) {
-        (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
     }
 
     template <int N, int R, int part, typename Groups>

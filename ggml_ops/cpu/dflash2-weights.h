@@ -112,30 +112,36 @@ struct OpenBlock {
     }
 };
 
-struct Q4_K : QuantisedWeights<block_q4_K, GGML_TYPE_Q4_K, GGML_TYPE_Q8_K, 9, 0, true> {
-    DFLASH2_INLINE static OpenBlock<Block> open(const char * row, int64_t i) {
-        return OpenBlock<Block>((const Block *) row + i);
+template <typename Block, ggml_type type>
+struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 9, 0, true> {
+    using Opened = OpenBlock<Block>;
+
+    DFLASH2_INLINE static Opened open(const char * row, int64_t i) { return Opened((const Block *) row + i); }
+
+    // From block `first` of the eight on
+    DFLASH2_INLINE static Bytes low_halves(const Opened & open, int first) {
+        return low_bits(blocks_shifted(open.block->qs + first / 2 * 32, first % 2 * 4, 4), 4);
     }
 
-    template <int part>
-    DFLASH2_INLINE static Quantised load(const OpenBlock<Block> & open) {
-        constexpr int first = part * BLOCKS_OF_CHUNK;
-        const Bytes   q     = low_bits(blocks_shifted(open.block->qs + first / 2 * 32, first % 2 * 4, 4), 4);
+    DFLASH2_INLINE static Quantised scaled(Bytes q, const Opened & open, int first) {
         return { q, of_blocks(open.scales, first), of_blocks(open.mins, first) };
     }
 };
 
-struct Q5_K : QuantisedWeights<block_q5_K, GGML_TYPE_Q5_K, GGML_TYPE_Q8_K, 9, 0, true> {
-    DFLASH2_INLINE static OpenBlock<Block> open(const char * row, int64_t i) {
-        return OpenBlock<Block>((const Block *) row + i);
-    }
-
+struct Q4_K : OpenedWeights<block_q4_K, GGML_TYPE_Q4_K> {
     template <int part>
-    DFLASH2_INLINE static Quantised load(const OpenBlock<Block> & open) {
+    DFLASH2_INLINE static Quantised load(const Opened & open) {
         constexpr int first = part * BLOCKS_OF_CHUNK;
-        const Bytes   low   = low_bits(blocks_shifted(open.block->qs + first / 2 * 32, first % 2 * 4, 4), 4);
+        return scaled(low_halves(open, first), open, first);
+    }
+};
+
+struct Q5_K : OpenedWeights<block_q5_K, GGML_TYPE_Q5_K> {
+    template <int part>
+    DFLASH2_INLINE static Quantised load(const Opened & open) {
+        constexpr int first = part * BLOCKS_OF_CHUNK;
         const Bytes   high  = low_bits(blocks_shifted(open.block->qh, first, 1), 1);
-        return { join(low, high), of_blocks(open.scales, first), of_blocks(open.mins, first) };
+        return scaled(join(low_halves(open, first), high), open, first);
     }
 };
 

@@ -49,6 +49,7 @@ def cells(setting: Setting) -> Iterator[Cell]:
         }
         names = ("plain", "fused")
         two = _turns(setting, {name: contenders[name] for name in names}, REPEATS_OF_TWO)
+        del contenders["plain"]
         turns = _turns(setting, contenders, REPEATS)
     yield _ratio(
         "DFlash 2 draft pass over one of DFlash 1", two["fused"], two["plain"], at_most=1.03
