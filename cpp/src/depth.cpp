@@ -239,6 +239,7 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
     const double credit     = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
     double       best_score = 0;
     bool         found      = false;
+    bool         beyond     = false;
     for (int32_t depth = 0; depth <= max_depth_; ++depth) {
         std::vector<int32_t> depths(evaluation.size());
         for (size_t i = 0; i < depths.size(); ++i) {
@@ -249,6 +250,13 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
                 break;
             }
             continue;
+        }
+        // wider than all that was seen, one step at a time: what that one costs tells what to hope of the next
+        if (depth > 0 && !costs_.verify.reaches(evaluation.rows(depths))) {
+            if (beyond) {
+                break;
+            }
+            beyond = true;
         }
         const Choice hoped = evaluation.of(depths, true);
         const Choice trial = evaluation.of(depths);

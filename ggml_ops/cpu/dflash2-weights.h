@@ -211,7 +211,7 @@ void fill(const void * piece, int64_t first, int64_t n, QuantisedChunk & chunk) 
     const Bytes values = load_bytes(chunk.x);
     if constexpr (W::has_min) {
         store_floats(chunk.sum, multiply(load_floats(chunk.scale), to_floats(dot(Bytes{}, all_bytes(1), values))));
-    } else {
+    } else if constexpr (W::offset != 0) {
         store_bytes(chunk.bias, negative(dot(Bytes{}, all_bytes(W::offset), values)));
     }
 }
@@ -223,7 +223,7 @@ void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
     store_floats(chunk.x, W::template load<0>((const char *) padded));
 }
 
-// Activations as they are in registers
+// Activations as they are in registers. Each is held before it gets here: GCC leaves what is held inside in memory
 struct QuantisedValues {
     Bytes  x;
     Floats scale;
@@ -233,17 +233,21 @@ struct QuantisedValues {
 
 template <typename W>
 DFLASH2_INLINE QuantisedValues load_values(const QuantisedChunk & chunk) {
-    QuantisedValues values{ load_bytes(chunk.x), load_floats(chunk.scale), Bytes{}, Floats{} };
-    DFLASH2_HOLD(values.x);
-    DFLASH2_HOLD(values.scale);
+    Bytes  x     = load_bytes(chunk.x);
+    Floats scale = load_floats(chunk.scale);
+    DFLASH2_HOLD(x);
+    DFLASH2_HOLD(scale);
     if constexpr (W::has_min) {
-        values.sum = load_floats(chunk.sum);
-        DFLASH2_HOLD(values.sum);
+        Floats sum = load_floats(chunk.sum);
+        DFLASH2_HOLD(sum);
+        return { x, scale, Bytes{}, sum };
+    } else if constexpr (W::offset != 0) {
+        Bytes bias = load_bytes(chunk.bias);
+        DFLASH2_HOLD(bias);
+        return { x, scale, bias, Floats{} };
     } else {
-        values.bias = load_bytes(chunk.bias);
-        DFLASH2_HOLD(values.bias);
+        return { x, scale, Bytes{}, Floats{} };
     }
-    return values;
 }
 
 template <typename W>
