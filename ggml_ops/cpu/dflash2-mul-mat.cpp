@@ -25,15 +25,15 @@ size_t ggml_dflash2_mul_mat_work_size(const ggml_tensor *) {
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 namespace {
 
-constexpr int     ROWS_AT_ONCE    = 8;                            // of activations: a tile
-constexpr int     SUMS_AT_ONCE    = DFLASH2_X86 == 512 ? 16 : 8;  // as many as registers hold
-constexpr int     WEIGHTS_AT_ONCE = 4;                            // rows of weights, at most
-constexpr size_t  NEAR            = 24 * 1024;                    // bytes: most of an L1 cache
-constexpr int64_t WEIGHTS_A_TURN  = 64;    // rows of weights that a thread takes at a time, at most
+constexpr int     WEIGHTS_AT_ONCE = 4;          // rows of weights, at most
+constexpr size_t  NEAR            = 24 * 1024;  // bytes: most of an L1 cache
+constexpr int64_t EVEN            = 12;    // rows of weights: a multiple of any number that is taken at once
+constexpr int64_t WEIGHTS_A_TURN  = 72;    // that a thread takes at a time, at most
 constexpr int64_t PIECE           = QK_K;  // activations that are rounded at once: whole blocks of each type
 
 // One op. The chunks of its activations are laid out [tile of rows][chunk][row of the tile], as they are read
@@ -41,6 +41,11 @@ template <typename W>
 class Product {
 public:
     using Chunk = typename W::Chunk;
+
+    // Of 16 registers floats leave 12 to sums, three rows of weights by four: else these loops wait for reads
+    static constexpr bool NARROW_FLOATS = DFLASH2_X86 == 256 && std::is_same_v<Chunk, FloatChunk>;
+    static constexpr int  ROWS_AT_ONCE  = NARROW_FLOATS ? 4 : 8;  // of activations: a tile
+    static constexpr int  SUMS_AT_ONCE  = DFLASH2_X86 == 512 ? 16 : NARROW_FLOATS ? 12 : 8;
 
     Product(const ggml_tensor * dst, void * chunks) :
         dst_(dst), weights_(dst->src[0]), x_(dst->src[1]), chunks_(static_cast<Chunk *>(chunks)) {}
@@ -180,7 +185,11 @@ private:
                                          Floats *             sums,
                                          std::integer_sequence<int, parts...>) {
         const auto groups = open(from, i, std::make_integer_sequence<int, N>());
-        (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
+        if constexpr (std::is_same_v<Chunk, QuantisedBlock>) {
+            add_blocks<N, R>(groups, chunks, sums, std::make_integer_sequence<int, QK_K / VALUES>());
+        } else {
+            (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
+        }
     }
 
     template <int... n>
@@ -205,6 +214,41 @@ private:
         }
     }
 
+    template <int N, int R, int... parts, typename Groups>
+    DFLASH2_INLINE static void add_blocks(const Groups & groups,
+                                          const Chunk *  chunks,
+                                          Floats *       sums,
+                                          std::integer_sequence<int, parts...>) {
+        Bytes ints[N * R] = {};
+        (add_part<N, R, parts>(groups, chunks, ints), ...);
+        DFLASH2_UNROLL
+        for (int r = 0; r < R; ++r) {
+            DFLASH2_UNROLL
+            for (int n = 0; n < N; ++n) {
+                sums[n * R + r] = add_block<W>(sums[n * R + r], ints[n * R + r], groups[n], chunks[r]);
+            }
+        }
+    }
+
+    template <int N, int R, int part, typename Groups>
+    DFLASH2_INLINE static void add_part(const Groups & groups, const Chunk * chunks, Bytes * ints) {
+        Bytes weights[N], scales[N];
+        DFLASH2_UNROLL
+        for (int n = 0; n < N; ++n) {
+            weights[n] = W::template load<part>(groups[n]);
+            scales[n]  = spread_short(groups[n].scales, part);
+        }
+        DFLASH2_UNROLL
+        for (int r = 0; r < R; ++r) {
+            Bytes x = load_bytes(chunks[r].x + part * VALUES);
+            DFLASH2_HOLD(x);
+            DFLASH2_UNROLL
+            for (int n = 0; n < N; ++n) {
+                ints[n * R + r] = dot_scaled(ints[n * R + r], weights[n], x, scales[n]);
+            }
+        }
+    }
+
     const ggml_tensor * dst_;
     const ggml_tensor * weights_;
     const ggml_tensor * x_;
@@ -224,9 +268,9 @@ void run(const ggml_compute_params * params, const ggml_tensor * dst) {
         product.fill_piece(i / n_pieces, i % n_pieces);
     }
 
-    // turns are handed out one by one: cores may differ in speed
+    // turns are handed out one by one: cores may differ in speed. Eight of each thread, so that none waits long for the last
     const int64_t n_weights = dst->ne[0];
-    const int64_t fair      = std::max<int64_t>(1, n_weights / (4 * params->nth * WEIGHTS_AT_ONCE)) * WEIGHTS_AT_ONCE;
+    const int64_t fair      = std::max<int64_t>(1, n_weights / (8 * params->nth * EVEN)) * EVEN;
     const int64_t size      = std::min(WEIGHTS_A_TURN, fair);
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);

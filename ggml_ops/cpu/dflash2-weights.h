@@ -30,6 +30,16 @@ struct alignas(Bytes) QuantisedChunk {
     };
 };
 
+// A whole block of 256
+struct alignas(Bytes) QuantisedBlock {
+    int8_t x[QK_K];
+    float  scale[LANES];
+    union {
+        int16_t pairs[QK_K / 16];  // sums of 16 values, those of even number first: what an offset of the weights needs
+        float   sum[QK_K / 32];    // of 32 activations, for weights with a minimum
+    };
+};
+
 struct alignas(Bytes) FloatChunk {
     float x[LANES];
 };
@@ -41,8 +51,8 @@ struct Quantised {
     Floats min;
 };
 
-// For each type of weights: up to how many rows this is faster than ggml's kernels (on two cores of Zen 5, at 2560 x 9728),
-// what a chunk of activations is and what they are rounded to, how many chunks make a group (a block of the type, or one),
+// For each type of weights: up to how many rows this is faster than ggml's kernels (on two cores of Zen 5, narrow vectors on
+// two of Zen 3, at 2560 x 9728; 512 is where a prompt's micro-batch ends), what a chunk of activations is and what they are rounded to, how many chunks make a group (a block of the type, or one),
 // what of group i of a row is read once, how each part of it is read, and the products of its bytes. products() sums four
 // neighbours.
 
@@ -88,6 +98,32 @@ struct Q4_1 : QuantisedWeights<block_q4_1, GGML_TYPE_Q4_1, GGML_TYPE_Q8_1, 512, 
     }
 };
 
+// Eight scales and eight minima of six bits each, as the blocks of Q4_K and Q5_K pack them
+struct SixBits {
+    uint8_t scales[8];
+    uint8_t mins[8];
+
+    DFLASH2_INLINE explicit SixBits(const uint8_t * packed) {
+        // the first four scales, then minima, each with two bits for those of the other four
+        uint64_t first;
+        uint32_t rest;  // four bits of a scale and four of a minimum
+        std::memcpy(&first, packed, sizeof(first));
+        std::memcpy(&rest, packed + sizeof(first), sizeof(rest));
+        const uint64_t low = first & 0x3F3F3F3F3F3F3F3F;
+        const uint64_t high =
+            (rest & 0x0F0F0F0F) | (uint64_t) (rest & 0xF0F0F0F0) << 28 | (first >> 2 & 0x3030303030303030);
+        const uint64_t all_s = (low & 0xFFFFFFFF) | high << 32;
+        const uint64_t all_m = low >> 32 | (high & 0xFFFFFFFF00000000);
+        std::memcpy(scales, &all_s, sizeof(scales));
+        std::memcpy(mins, &all_m, sizeof(mins));
+    }
+};
+
+inline uint16_t negative_f16(uint16_t x) {
+    return (uint16_t) (x ^ 0x8000);
+}
+
+#if DFLASH2_X86 == 512
 // 256 values in blocks of 32 that have a scale and a minimum of six bits each
 template <typename Block>
 struct OpenBlock {
@@ -96,19 +132,9 @@ struct OpenBlock {
     Floats        mins;
 
     DFLASH2_INLINE explicit OpenBlock(const Block * opened) : block(opened) {
-        // the first four scales, then minima, each with two bits for those of the other four
-        uint64_t first;
-        uint32_t rest;  // four bits of a scale and four of a minimum
-        std::memcpy(&first, block->scales, sizeof(first));
-        std::memcpy(&rest, block->scales + sizeof(first), sizeof(rest));
-        const uint64_t low = first & 0x3F3F3F3F3F3F3F3F;
-        const uint64_t high =
-            (rest & 0x0F0F0F0F) | (uint64_t) (rest & 0xF0F0F0F0) << 28 | (first >> 2 & 0x3030303030303030);
-        const uint64_t all_s = (low & 0xFFFFFFFF) | high << 32;
-        const uint64_t all_m = low >> 32 | (high & 0xFFFFFFFF00000000);
-        constexpr int  minus = 0x8000;
-        scales               = multiply(eight_floats((const uint8_t *) &all_s), all(block->data.data.d));
-        mins = multiply(eight_floats((const uint8_t *) &all_m), all((uint16_t) (block->data.data.dmin ^ minus)));
+        const SixBits bits(block->scales);
+        scales = multiply(eight_floats(bits.scales), all(block->data.data.d));
+        mins   = multiply(eight_floats(bits.mins), all(negative_f16(block->data.data.dmin)));
     }
 };
 
@@ -157,6 +183,74 @@ struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 16, 3
         return { join(low_bits(low, 4), low_bits(high, 2)), scale, Floats{} };
     }
 };
+#else
+// Sums of two products fit 16 bits, and so do the scales within a block of 256: what they give is summed over the block as
+// integers, and made a float once.
+
+// What is read once of a block
+template <typename Block>
+struct OpenBlock {
+    const Block * block;
+    Bytes         scales;  // 16 bits each: in each half those of its values, in the order of the parts
+    Floats        scale;   // of all
+    Floats        mins;    // of each part; Q6_K has none
+};
+
+// Q4_K and Q5_K: a scale and a minimum for 32 values
+template <typename Block, ggml_type type>
+struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, 0, true> {
+    using Chunk                       = QuantisedBlock;
+    using Opened                      = OpenBlock<Block>;
+    static constexpr int64_t n_values = QK_K;
+    static constexpr int     n_parts  = 1;
+
+    DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
+        const auto *  block = (const Block *) row + i;
+        const SixBits bits(block->scales);
+        return { block, twice_eight_shorts(bits.scales), all(block->data.data.d),
+                 multiply(eight_floats(bits.mins), all(negative_f16(block->data.data.dmin))) };
+    }
+
+    DFLASH2_INLINE static Bytes low_halves(const Opened & open, int part) {
+        return low_bits(shift_right(load_bytes(open.block->qs + part / 2 * 32), part % 2 * 4), 4);
+    }
+};
+
+struct Q4_K : OpenedWeights<block_q4_K, GGML_TYPE_Q4_K> {
+    template <int part>
+    DFLASH2_INLINE static Bytes load(const Opened & open) {
+        return low_halves(open, part);
+    }
+};
+
+struct Q5_K : OpenedWeights<block_q5_K, GGML_TYPE_Q5_K> {
+    template <int part>
+    DFLASH2_INLINE static Bytes load(const Opened & open) {
+        return join(low_halves(open, part), low_bits(shift_right(load_bytes(open.block->qh), part), 1));
+    }
+};
+
+struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 512, 32, false> {
+    using Chunk                       = QuantisedBlock;
+    using Opened                      = OpenBlock<block_q6_K>;
+    static constexpr int64_t n_values = QK_K;
+    static constexpr int     n_parts  = 1;
+
+    DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
+        const auto * block = (const block_q6_K *) row + i;
+        return { block, even_and_odd_shorts(block->scales), all(block->d), Floats{} };
+    }
+
+    template <int part>
+    DFLASH2_INLINE static Bytes load(const Opened & open) {
+        constexpr int half    = part / 4;
+        constexpr int quarter = part % 4;
+        const Bytes   low  = shift_right(load_bytes(open.block->ql + 64 * half + 32 * (quarter % 2)), quarter / 2 * 4);
+        const Bytes   high = shift_right(load_bytes(open.block->qh + 32 * half), 2 * quarter);
+        return join(low_bits(low, 4), low_bits(high, 2));
+    }
+};
+#endif
 
 template <ggml_type type_, int64_t few_>
 struct FloatWeights {
@@ -217,10 +311,28 @@ void fill(const void * piece, int64_t first, int64_t n, QuantisedChunk & chunk) 
 }
 
 template <typename W>
+void fill(const void * piece, int64_t /* first */, int64_t /* n */, QuantisedBlock & chunk) {
+    const auto * block = (const block_q8_K *) piece;
+    std::copy_n(block->qs, QK_K, chunk.x);
+    std::fill_n(chunk.scale, LANES, block->d);
+    for (int i = 0; i < QK_K / 32; ++i) {
+        if constexpr (W::has_min) {
+            chunk.sum[i] = block->d * (float) (block->bsums[2 * i] + block->bsums[2 * i + 1]);
+        } else {
+            chunk.pairs[i]             = block->bsums[2 * i];
+            chunk.pairs[QK_K / 32 + i] = block->bsums[2 * i + 1];
+        }
+    }
+}
+
+template <typename W>
 void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
-    uint16_t padded[LANES] = {};
-    std::copy_n((const uint16_t *) piece + first, n, padded);
-    store_floats(chunk.x, W::template load<0>((const char *) padded));
+    const uint16_t * values        = (const uint16_t *) piece + first;
+    uint16_t         padded[LANES] = {};
+    if (n < LANES) {
+        values = std::copy_n(values, n, padded) - n;
+    }
+    store_floats(chunk.x, W::template load<0>((const char *) values));
 }
 
 // Activations as they are in registers. Each is held before it gets here: GCC leaves what is held inside in memory
@@ -266,6 +378,19 @@ DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const Quanti
     }
     return multiply_add(ints, scale, sum);
 }
+
+#if DFLASH2_X86 == 256
+// What was summed over a block: an offset is taken off, then it is a float
+template <typename W>
+DFLASH2_INLINE Floats add_block(Floats sum, Bytes ints, const typename W::Opened & w, const QuantisedBlock & chunk) {
+    if constexpr (W::has_min) {
+        sum = multiply_add(w.mins, load_floats(chunk.sum), sum);
+    } else {
+        ints = subtract(ints, multiply(dot_shorts(w.scales, load_bytes(chunk.pairs)), W::offset));
+    }
+    return multiply_add(to_floats(ints), multiply(w.scale, load_floats(chunk.scale)), sum);
+}
+#endif
 
 template <typename W>
 DFLASH2_INLINE Floats add_products(Floats sum, Floats w, Floats values) {

@@ -271,7 +271,7 @@ inline Bytes low_bits(Bytes x, int n) {
 
 // Bytes that are masked afterwards: bits of a neighbour come in
 inline Bytes shift_right(Bytes x, int n) {
-    return _mm256_srl_epi16(x, _mm_cvtsi32_si128(n));
+    return _mm256_srli_epi16(x, n);
 }
 
 // The bits of `high` above the four of `low`
@@ -288,10 +288,6 @@ inline Bytes blocks_of_halves(const void * p, size_t /* stride */) {
     return halves_256(p);
 }
 
-inline Bytes blocks_shifted(const void * p, int n, int /* step */) {
-    return shift_right(load_256(p), n);
-}
-
 // A number for all values of the block, in F16
 inline Floats of_blocks(const uint16_t * f16, size_t /* stride */) {
     return _mm256_cvtph_ps(_mm_set1_epi16((short) *f16));
@@ -301,14 +297,38 @@ inline Floats eight_floats(const uint8_t * numbers) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) numbers)));
 }
 
-// Of eight numbers that of a block, for all of its values
-inline Floats of_blocks(Floats eight, int first) {
-    return _mm256_permutevar8x32_ps(eight, _mm256_set1_epi32(first));
+// Eight numbers as 16 bits, twice
+inline Bytes twice_eight_shorts(const uint8_t * numbers) {
+    return _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) numbers)));
 }
 
-// A number for each 16 values
-inline Floats of_sixteens(const int8_t * numbers) {
-    return _mm256_set_m128(_mm_set1_ps(numbers[1]), _mm_set1_ps(numbers[0]));
+// Sixteen numbers as 16 bits, those of even number in the lower half
+inline Bytes even_and_odd_shorts(const int8_t * numbers) {
+    const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(_mm_loadu_si128((const __m128i *) numbers), order));
+}
+
+// Number i of each half, in all places of that half
+inline Bytes spread_short(Bytes shorts, int i) {
+    return _mm256_shuffle_epi8(shorts, _mm256_set1_epi16((short) ((2 * i + 1) << 8 | 2 * i)));
+}
+
+// Sums of two products
+inline Bytes dot_shorts(Bytes a, Bytes b) {
+    return _mm256_madd_epi16(a, b);
+}
+
+// As dot(), the sums of two times a scale of 16 bits
+inline Bytes dot_scaled(Bytes ints, Bytes a, Bytes b, Bytes scale) {
+    return _mm256_add_epi32(ints, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), scale));
+}
+
+inline Bytes subtract(Bytes ints, Bytes others) {
+    return _mm256_sub_epi32(ints, others);
+}
+
+inline Bytes multiply(Bytes ints, int by) {
+    return _mm256_mullo_epi32(ints, _mm256_set1_epi32(by));
 }
 
 inline Floats all(uint16_t f16) {

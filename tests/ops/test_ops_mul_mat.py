@@ -17,6 +17,8 @@ pytestmark = pytest.mark.skipif(
     "AVX2" not in _core.cpu_features(), reason="our kernel wants AVX2: ggml would meet itself"
 )
 
+# Which of the two forms the kernel has
+WIDE = "AVX512_VNNI" in _core.cpu_features()
 # Rows from which on the kernel leaves a type to ggml, less one
 MAX_ROWS = {
     Type.F16: 16,
@@ -24,9 +26,9 @@ MAX_ROWS = {
     Type.Q8_0: 512,
     Type.Q4_0: 512,
     Type.Q4_1: 512,
-    Type.Q4_K: 9,
-    Type.Q5_K: 9,
-    Type.Q6_K: 16,
+    Type.Q4_K: 9 if WIDE else 512,
+    Type.Q5_K: 9 if WIDE else 512,
+    Type.Q6_K: 16 if WIDE else 512,
 }
 # Of a sum, relative to the sum of the magnitudes of its terms: the roundings of F32. One of a
 # thousand activations that is rounded to the next integer is ten times beyond
