@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 
 namespace dflash2 {
 
@@ -233,13 +234,24 @@ bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choi
     return best_score > 0;
 }
 
-// A width whose cost is not known, or not any more, and that would be the best if it were as cheap as it may be
+// A width whose cost is not known, or not any more, and that would be the best if it were as cheap as it may be. Of those
+// beyond all that was seen the next is tried, for the sake of the best of them: what it costs tells of the others
 bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
-    const double plain      = costs_.verify_seconds((int32_t) evaluation.size());
-    const double credit     = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
-    double       best_score = 0;
-    bool         found      = false;
-    bool         beyond     = false;
+    const double          plain  = costs_.verify_seconds((int32_t) evaluation.size());
+    const double          credit = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
+    double                best_score = 0;
+    bool                  found      = false;
+    std::optional<Choice> next;
+    double                next_gain = 0;
+    const auto            consider  = [&](const Choice & trial, double seconds, double gain) {
+        const double waste = seconds - trial.tokens / best.rate();
+        const double score = gain / std::max(waste, 1e-2 * plain);
+        if (gain > 0 && waste <= credit * plain && score > best_score) {
+            best_score = score;
+            choice     = trial;
+            found      = true;
+        }
+    };
     for (int32_t depth = 0; depth <= max_depth_; ++depth) {
         std::vector<int32_t> depths(evaluation.size());
         for (size_t i = 0; i < depths.size(); ++i) {
@@ -251,30 +263,24 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
             }
             continue;
         }
-        // wider than all that was seen, one step at a time: what that one costs tells what to hope of the next
-        if (depth > 0 && !costs_.verify.reaches(evaluation.rows(depths))) {
-            if (beyond) {
-                break;
-            }
-            beyond = true;
+        const int32_t rows  = evaluation.rows(depths);
+        const Choice  hoped = evaluation.of(depths, true);
+        const Choice  trial = evaluation.of(depths);
+        const double  gain  = hoped.rate() / best.rate() - worth;
+        if (depth > 0 && !costs_.verify.reaches(rows)) {
+            next      = next ? next : trial;
+            next_gain = std::max(next_gain, gain);
+            continue;
         }
-        const Choice hoped = evaluation.of(depths, true);
-        const Choice trial = evaluation.of(depths);
-        const double gain  = hoped.rate() / best.rate() - worth;
         // what was measured long ago is doubted by half: else a wrong guess of it could never be found out
-        const bool   seen    = costs_.verify.seen(evaluation.rows(depths));
-        const double seconds = seen ? (trial.seconds + hoped.seconds) / 2 : trial.seconds;
-        const double waste   = seconds - trial.tokens / best.rate();
-        const double score   = gain / std::max(waste, 1e-2 * plain);
-        if (gain > 0 && waste <= credit * plain && score > best_score) {
-            best_score = score;
-            choice     = trial;
-            found      = true;
-        }
+        consider(trial, costs_.verify.seen(rows) ? (trial.seconds + hoped.seconds) / 2 : trial.seconds, gain);
         // what everything is compared with is asked for at once, the rest at intervals
         if (depth == 0 && (found || !explorations_.due())) {
             break;
         }
+    }
+    if (next) {
+        consider(*next, next->seconds, next_gain);
     }
     return found;
 }

@@ -32,9 +32,8 @@ namespace {
 
 constexpr int     WEIGHTS_AT_ONCE = 4;          // rows of weights, at most
 constexpr size_t  NEAR            = 24 * 1024;  // bytes: most of an L1 cache
-constexpr int64_t EVEN            = 12;    // rows of weights: a multiple of any number that is taken at once
-constexpr int64_t WEIGHTS_A_TURN  = 72;    // that a thread takes at a time, at most
-constexpr int64_t PIECE           = QK_K;  // activations that are rounded at once: whole blocks of each type
+constexpr int64_t WEIGHTS_A_TURN  = 48;         // that a thread takes at a time, at most: they stay in an L2 cache
+constexpr int64_t PIECE           = QK_K;       // activations that are rounded at once: whole blocks of each type
 
 // One op. The chunks of its activations are laid out [tile of rows][chunk][row of the tile], as they are read
 template <typename W>
@@ -42,7 +41,7 @@ class Product {
 public:
     using Chunk = typename W::Chunk;
 
-    // Of 16 registers floats leave 12 to sums, three rows of weights by four: else these loops wait for reads
+    // Three rows of weights by four of activations: twelve sums, and what they read, fill the 16 narrow registers
     static constexpr bool NARROW_FLOATS = DFLASH2_X86 == 256 && std::is_same_v<Chunk, FloatChunk>;
     static constexpr int  ROWS_AT_ONCE  = NARROW_FLOATS ? 4 : 8;  // of activations: a tile
     static constexpr int  SUMS_AT_ONCE  = DFLASH2_X86 == 512 ? 16 : NARROW_FLOATS ? 12 : 8;
@@ -166,14 +165,17 @@ private:
             }
             add_group<N, R>(from, i, chunks, local, std::make_integer_sequence<int, W::n_parts>());
         }
-        if (end < groups.end && end * GROUP < n_values()) {
-            // what lies behind the last value of a row is not to be read
-            char padded[N][4 * VALUES] = {};
-            for (int n = 0; n < N; ++n) {
-                std::memcpy(padded[n], from[n] + end * W::size, ggml_row_size(W::type, n_values()) - end * W::size);
-                from[n] = padded[n];
+        // rows of blocks of 256 end with a group
+        if constexpr (W::rounded != GGML_TYPE_Q8_K) {
+            if (end < groups.end && end * GROUP < n_values()) {
+                // what lies behind the last value of a row is not to be read
+                char padded[N][4 * VALUES] = {};
+                for (int n = 0; n < N; ++n) {
+                    std::memcpy(padded[n], from[n] + end * W::size, ggml_row_size(W::type, n_values()) - end * W::size);
+                    from[n] = padded[n];
+                }
+                add_group<N, R>(from, 0, chunks, local, std::integer_sequence<int, 0>());
             }
-            add_group<N, R>(from, 0, chunks, local, std::integer_sequence<int, 0>());
         }
         each_sum([](Floats & sum, const Floats & here) { sum = here; });
     }
@@ -215,17 +217,15 @@ private:
     }
 
     template <int N, int R, int... parts, typename Groups>
-    DFLASH2_INLINE static void add_blocks(const Groups & groups,
-                                          const Chunk *  chunks,
-                                          Floats *       sums,
-                                          std::integer_sequence<int, parts...>) {
+    DFLASH2_INLINE static void
+    add_blocks(const Groups & groups, const Chunk * chunks, Floats * sums, std::integer_sequence<int, parts...>) {
         Bytes ints[N * R] = {};
         (add_part<N, R, parts>(groups, chunks, ints), ...);
         DFLASH2_UNROLL
         for (int r = 0; r < R; ++r) {
             DFLASH2_UNROLL
             for (int n = 0; n < N; ++n) {
-                sums[n * R + r] = add_block<W>(sums[n * R + r], ints[n * R + r], groups[n], chunks[r]);
+                sums[n * R + r] = W::add_block(sums[n * R + r], ints[n * R + r], groups[n], chunks[r]);
             }
         }
     }
@@ -268,10 +268,12 @@ void run(const ggml_compute_params * params, const ggml_tensor * dst) {
         product.fill_piece(i / n_pieces, i % n_pieces);
     }
 
-    // turns are handed out one by one: cores may differ in speed. Eight of each thread, so that none waits long for the last
+    // turns are handed out one by one: cores may differ in speed. Some eight for each thread, that none waits long for the
+    // last, and of what every number that is taken at once divides, unless that leaves threads without one
     const int64_t n_weights = dst->ne[0];
-    const int64_t fair      = std::max<int64_t>(1, n_weights / (8 * params->nth * EVEN)) * EVEN;
-    const int64_t size      = std::min(WEIGHTS_A_TURN, fair);
+    const int64_t fair      = n_weights / (8 * params->nth);
+    const int64_t step      = fair < 12 ? WEIGHTS_AT_ONCE : 12;
+    const int64_t size      = std::min(WEIGHTS_A_TURN, std::max<int64_t>(1, fair / step) * step);
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, params->nth);
     }

@@ -30,7 +30,7 @@ struct alignas(Bytes) QuantisedChunk {
     };
 };
 
-// A whole block of 256
+// Activations of a whole block of 256
 struct alignas(Bytes) QuantisedBlock {
     int8_t x[QK_K];
     float  scale[LANES];
@@ -51,10 +51,10 @@ struct Quantised {
     Floats min;
 };
 
-// For each type of weights: up to how many rows this is faster than ggml's kernels (on two cores of Zen 5, narrow vectors on
-// two of Zen 3, at 2560 x 9728; 512 is where a prompt's micro-batch ends), what a chunk of activations is and what they are rounded to, how many chunks make a group (a block of the type, or one),
-// what of group i of a row is read once, how each part of it is read, and the products of its bytes. products() sums four
-// neighbours.
+// For each type of weights: up to how many rows this is faster than ggml's kernels at 2560 x 9728, where 512 is as many as a
+// micro-batch has (on two cores of Zen 5; K-quants in narrow vectors on two of Zen 3), what a chunk of activations is and
+// what they are rounded to, how many chunks make a group (a block of the type, or one), what of group i of a row is read
+// once, how each part of it is read, and the products of its bytes. products() sums four neighbours.
 
 template <typename Block_, ggml_type type_, ggml_type rounded_, int64_t few_, int offset_, bool has_min_>
 struct QuantisedWeights {
@@ -192,7 +192,7 @@ template <typename Block>
 struct OpenBlock {
     const Block * block;
     Bytes         scales;  // 16 bits each: in each half those of its values, in the order of the parts
-    Floats        scale;   // of all
+    Floats        scale;   // of the block
     Floats        mins;    // of each part; Q6_K has none
 };
 
@@ -203,6 +203,7 @@ struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, 0, tru
     using Opened                      = OpenBlock<Block>;
     static constexpr int64_t n_values = QK_K;
     static constexpr int     n_parts  = 1;
+    static constexpr size_t  size     = sizeof(Block);
 
     DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
         const auto *  block = (const Block *) row + i;
@@ -213,6 +214,12 @@ struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, 0, tru
 
     DFLASH2_INLINE static Bytes low_halves(const Opened & open, int part) {
         return low_bits(shift_right(load_bytes(open.block->qs + part / 2 * 32), part % 2 * 4), 4);
+    }
+
+    // ints: what was summed over the block
+    DFLASH2_INLINE static Floats add_block(Floats sum, Bytes ints, const Opened & open, const Chunk & chunk) {
+        sum = multiply_add(open.mins, load_floats(chunk.sum), sum);
+        return multiply_add(to_floats(ints), multiply(open.scale, load_floats(chunk.scale)), sum);
     }
 };
 
@@ -235,6 +242,7 @@ struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 512, 
     using Opened                      = OpenBlock<block_q6_K>;
     static constexpr int64_t n_values = QK_K;
     static constexpr int     n_parts  = 1;
+    static constexpr size_t  size     = sizeof(block_q6_K);
 
     DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
         const auto * block = (const block_q6_K *) row + i;
@@ -248,6 +256,12 @@ struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 512, 
         const Bytes   low  = shift_right(load_bytes(open.block->ql + 64 * half + 32 * (quarter % 2)), quarter / 2 * 4);
         const Bytes   high = shift_right(load_bytes(open.block->qh + 32 * half), 2 * quarter);
         return join(low_bits(low, 4), low_bits(high, 2));
+    }
+
+    // ints: what was summed over the block, the offset not yet taken off
+    DFLASH2_INLINE static Floats add_block(Floats sum, Bytes ints, const Opened & open, const Chunk & chunk) {
+        const Bytes too_much = multiply(dot_shorts(open.scales, load_bytes(chunk.pairs)), offset);
+        return multiply_add(to_floats(subtract(ints, too_much)), multiply(open.scale, load_floats(chunk.scale)), sum);
     }
 };
 #endif
@@ -313,6 +327,10 @@ void fill(const void * piece, int64_t first, int64_t n, QuantisedChunk & chunk) 
 template <typename W>
 void fill(const void * piece, int64_t /* first */, int64_t /* n */, QuantisedBlock & chunk) {
     const auto * block = (const block_q8_K *) piece;
+    if (block->d == 0) {  // then it has no sums
+        chunk = {};
+        return;
+    }
     std::copy_n(block->qs, QK_K, chunk.x);
     std::fill_n(chunk.scale, LANES, block->d);
     for (int i = 0; i < QK_K / 32; ++i) {
@@ -330,12 +348,13 @@ void fill(const void * piece, int64_t first, int64_t n, FloatChunk & chunk) {
     const uint16_t * values        = (const uint16_t *) piece + first;
     uint16_t         padded[LANES] = {};
     if (n < LANES) {
-        values = std::copy_n(values, n, padded) - n;
+        std::copy_n(values, n, padded);
+        values = padded;
     }
     store_floats(chunk.x, W::template load<0>((const char *) values));
 }
 
-// Activations as they are in registers. Each is held before it gets here: GCC leaves what is held inside in memory
+// Activations as they are in registers. Held before they get here: GCC leaves a member that is held in memory
 struct QuantisedValues {
     Bytes  x;
     Floats scale;
@@ -378,19 +397,6 @@ DFLASH2_INLINE Floats add_products(Floats sum, const Quantised & w, const Quanti
     }
     return multiply_add(ints, scale, sum);
 }
-
-#if DFLASH2_X86 == 256
-// What was summed over a block: an offset is taken off, then it is a float
-template <typename W>
-DFLASH2_INLINE Floats add_block(Floats sum, Bytes ints, const typename W::Opened & w, const QuantisedBlock & chunk) {
-    if constexpr (W::has_min) {
-        sum = multiply_add(w.mins, load_floats(chunk.sum), sum);
-    } else {
-        ints = subtract(ints, multiply(dot_shorts(w.scales, load_bytes(chunk.pairs)), W::offset));
-    }
-    return multiply_add(to_floats(ints), multiply(w.scale, load_floats(chunk.scale)), sum);
-}
-#endif
 
 template <typename W>
 DFLASH2_INLINE Floats add_products(Floats sum, Floats w, Floats values) {

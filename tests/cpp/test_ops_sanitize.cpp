@@ -350,7 +350,7 @@ int main() {
                 }
                 for (const ggml_type type : { GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K }) {
                     check_mul_mat(type, 256, n_weights, n_rows, 0, n_threads);
-                    check_mul_mat(type, 768, n_weights, n_rows, 3, n_threads);
+                    check_mul_mat(type, 2816, n_weights, n_rows, 3, n_threads);
                 }
             }
             for (const int64_t n_rows : { 1, 3, 8, 11, 32 }) {
