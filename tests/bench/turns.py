@@ -169,7 +169,8 @@ def fastest(turns: Mapping[str, Sequence[Turn]], among: Collection[str]) -> str:
 
 
 def speed_ratio(ours: Sequence[Turn], theirs: Sequence[Turn]) -> float:
-    return median_speed(ours) / median_speed(theirs)
+    """Median of the repeats' ratios, in which a slow moment that hit both cancels."""
+    return statistics.median(a.speed / b.speed for a, b in zip(ours, theirs, strict=True))
 
 
 def ratio_spread(ours: Sequence[Turn], theirs: Sequence[Turn]) -> tuple[float, float]:
