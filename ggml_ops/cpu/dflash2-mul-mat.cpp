@@ -46,6 +46,9 @@ public:
     static constexpr int  ROWS_AT_ONCE  = NARROW_FLOATS ? 4 : 8;  // of activations: a tile
     static constexpr int  SUMS_AT_ONCE  = DFLASH2_X86 == 512 ? 16 : NARROW_FLOATS ? 12 : 8;
 
+    // The scales of a whole block take registers too
+    static constexpr int MOST_WEIGHTS = std::is_same_v<Chunk, QuantisedBlock> ? 2 : WEIGHTS_AT_ONCE;
+
     Product(const ggml_tensor * dst, void * chunks) :
         dst_(dst), weights_(dst->src[0]), x_(dst->src[1]), chunks_(static_cast<Chunk *>(chunks)) {}
 
@@ -97,7 +100,7 @@ private:
     // Takes as many chunks of the activations at a time as stay in the nearest cache
     template <int R>
     void multiply_rows(Range which, int64_t row) const {
-        constexpr int     N        = std::min(WEIGHTS_AT_ONCE, SUMS_AT_ONCE / R);
+        constexpr int     N        = std::min(MOST_WEIGHTS, SUMS_AT_ONCE / R);
         constexpr int64_t n_groups = std::max<int64_t>(1, NEAR / (R * W::n_parts * sizeof(Chunk)));
 
         Floats sums[R * WEIGHTS_A_TURN];  // [R][weights], as in dst
