@@ -267,8 +267,10 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
         const Choice  hoped = evaluation.of(depths, true);
         const Choice  trial = evaluation.of(depths);
         const double  gain  = hoped.rate() / best.rate() - worth;
-        if (depth > 0 && !costs_.verify.reaches(rows)) {
-            next      = next ? next : trial;
+        if (!costs_.verify.reaches(rows)) {
+            if (!next) {
+                next = trial;
+            }
             next_gain = std::max(next_gain, gain);
             continue;
         }

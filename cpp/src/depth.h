@@ -71,8 +71,8 @@ struct DepthCycle {
 //
 // with costs and acceptance learned from the cycles that ran. Every new thing that is tried (the drafter while it does
 // not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start, and one percent of
-// the time since for the drafter, half of one for widths. So is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget,
-// nothing is drafted.
+// the time since for the drafter, half of one for widths. So is drafting that pays by the model alone: while what the
+// clock says it has lost exceeds the budget, nothing is drafted.
 //
 // One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.
 //

@@ -16,6 +16,7 @@
 
 namespace {
 
+using dflash2::in_turns;
 using dflash2::Range;
 using dflash2::share_of;
 
@@ -429,13 +430,7 @@ bool ggml_compute_forward_dflash2_attention(const ggml_compute_params * params, 
         attend_range(share_of(params, n));
         return true;
     }
-    // in turns: the later rows of a prompt see more keys
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
-    ggml_barrier(params->threadpool);
-    for (int64_t turn = params->ith; turn * ROWS_AT_ONCE < n; turn = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        attend_range({ turn * ROWS_AT_ONCE, std::min(n, (turn + 1) * ROWS_AT_ONCE) });
-    }
+    // the later rows of a prompt see more keys
+    in_turns(params, n, ROWS_AT_ONCE, attend_range);
     return true;
 }

@@ -3,6 +3,7 @@
 #include "ggml-cpu-impl.h"
 #include "simd-mappings.h"
 
+#include <algorithm>
 #include <cstdint>
 
 // The vectors of SVE and RVV have no size at compile time: there the compiler makes them of the plain loops.
@@ -45,6 +46,19 @@ struct Range {
 inline Range share_of(const ggml_compute_params * params, int64_t n_items) {
     const int64_t n = params->nth;
     return { (n_items * params->ith + n - 1) / n, (n_items * (params->ith + 1) + n - 1) / n };
+}
+
+// Hands out n_items, `size` at a time, to whichever thread is free: pieces may differ in work, and cores in speed. First
+// waits for all threads
+template <typename Function>
+void in_turns(const ggml_compute_params * params, int64_t n_items, int64_t size, const Function & function) {
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+    for (int64_t turn = params->ith; turn * size < n_items; turn = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        function(Range{ turn * size, std::min(n_items, (turn + 1) * size) });
+    }
 }
 
 }  // namespace dflash2

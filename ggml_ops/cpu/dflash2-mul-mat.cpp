@@ -47,7 +47,8 @@ public:
     static constexpr int  SUMS_AT_ONCE  = DFLASH2_X86 == 512 ? 16 : NARROW_FLOATS ? 12 : 8;
 
     // The scales of a whole block take registers too
-    static constexpr int MOST_WEIGHTS = std::is_same_v<Chunk, QuantisedBlock> ? 2 : WEIGHTS_AT_ONCE;
+    static constexpr bool IN_BLOCKS    = std::is_same_v<Chunk, QuantisedBlock>;
+    static constexpr int  MOST_WEIGHTS = IN_BLOCKS ? 2 : WEIGHTS_AT_ONCE;
 
     Product(const ggml_tensor * dst, void * chunks) :
         dst_(dst), weights_(dst->src[0]), x_(dst->src[1]), chunks_(static_cast<Chunk *>(chunks)) {}
@@ -190,7 +191,7 @@ private:
                                          Floats *             sums,
                                          std::integer_sequence<int, parts...>) {
         const auto groups = open(from, i, std::make_integer_sequence<int, N>());
-        if constexpr (std::is_same_v<Chunk, QuantisedBlock>) {
+        if constexpr (IN_BLOCKS) {
             add_blocks<N, R>(groups, chunks, sums, std::make_integer_sequence<int, QK_K / VALUES>());
         } else {
             (add_chunk<N, R, parts>(groups, chunks + parts * R, sums), ...);
@@ -271,19 +272,13 @@ void run(const ggml_compute_params * params, const ggml_tensor * dst) {
         product.fill_piece(i / n_pieces, i % n_pieces);
     }
 
-    // turns are handed out one by one: cores may differ in speed. Some eight for each thread, that none waits long for the
-    // last, and of what every number that is taken at once divides, unless that leaves threads without one
+    // Some eight turns for each thread, that none waits long for the last, and of what every number that is taken at once
+    // divides, unless that leaves threads without one
     const int64_t n_weights = dst->ne[0];
     const int64_t fair      = n_weights / (8 * params->nth);
     const int64_t step      = fair < 12 ? WEIGHTS_AT_ONCE : 12;
     const int64_t size      = std::min(WEIGHTS_A_TURN, std::max<int64_t>(1, fair / step) * step);
-    if (params->ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, params->nth);
-    }
-    ggml_barrier(params->threadpool);
-    for (int64_t turn = params->ith; turn * size < n_weights; turn = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        product.multiply({ turn * size, std::min(n_weights, (turn + 1) * size) });
-    }
+    in_turns(params, n_weights, size, [&](Range which) { product.multiply(which); });
 }
 
 // Whether this kernel can do it as it was asked to

@@ -196,14 +196,19 @@ struct OpenBlock {
     Floats        mins;    // of each part; Q6_K has none
 };
 
-// Q4_K and Q5_K: a scale and a minimum for 32 values
-template <typename Block, ggml_type type>
-struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, 0, true> {
+template <typename Block, ggml_type type, int offset, bool has_min>
+struct BlockWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, offset, has_min> {
     using Chunk                       = QuantisedBlock;
     using Opened                      = OpenBlock<Block>;
     static constexpr int64_t n_values = QK_K;
     static constexpr int     n_parts  = 1;
     static constexpr size_t  size     = sizeof(Block);
+};
+
+// Q4_K and Q5_K: a scale and a minimum for 32 values
+template <typename Block, ggml_type type>
+struct OpenedWeights : BlockWeights<Block, type, 0, true> {
+    using Opened = OpenBlock<Block>;
 
     DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
         const auto *  block = (const Block *) row + i;
@@ -217,7 +222,7 @@ struct OpenedWeights : QuantisedWeights<Block, type, GGML_TYPE_Q8_K, 512, 0, tru
     }
 
     // ints: what was summed over the block
-    DFLASH2_INLINE static Floats add_block(Floats sum, Bytes ints, const Opened & open, const Chunk & chunk) {
+    DFLASH2_INLINE static Floats add_block(Floats sum, Bytes ints, const Opened & open, const QuantisedBlock & chunk) {
         sum = multiply_add(open.mins, load_floats(chunk.sum), sum);
         return multiply_add(to_floats(ints), multiply(open.scale, load_floats(chunk.scale)), sum);
     }
@@ -237,13 +242,7 @@ struct Q5_K : OpenedWeights<block_q5_K, GGML_TYPE_Q5_K> {
     }
 };
 
-struct Q6_K : QuantisedWeights<block_q6_K, GGML_TYPE_Q6_K, GGML_TYPE_Q8_K, 512, 32, false> {
-    using Chunk                       = QuantisedBlock;
-    using Opened                      = OpenBlock<block_q6_K>;
-    static constexpr int64_t n_values = QK_K;
-    static constexpr int     n_parts  = 1;
-    static constexpr size_t  size     = sizeof(block_q6_K);
-
+struct Q6_K : BlockWeights<block_q6_K, GGML_TYPE_Q6_K, 32, false> {
     DFLASH2_INLINE static Opened open(const char * row, int64_t i) {
         const auto * block = (const block_q6_K *) row + i;
         return { block, even_and_odd_shorts(block->scales), all(block->d), Floats{} };
