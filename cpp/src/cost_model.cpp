@@ -103,6 +103,15 @@ void CostCurve::record(int32_t rows, double seconds) {
     knot->n_visits += 1;
     knot->visited = n_passes_;
 
+    // measured in the same bad moment, perhaps: held to what its neighbour turns out to cost, as when it was new
+    for (Knot & other : knots_) {
+        if (other.n_visits == 1 && surprise < -std::log(stall)) {
+            const bool   fewer = other.rows < knot->rows;
+            const double most  = fewer ? above_wider : first_trust * other.rows / knot->rows;
+            other.level        = std::min(other.level, knot->level + std::log(most));
+        }
+    }
+
     // among wide passes neighbours differ by less than their noise, and a dip would draw every plan to it
     for (Knot & other : knots_) {
         const bool dips  = other.rows > knot->rows && other.level < knot->level;

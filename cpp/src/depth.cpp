@@ -11,7 +11,7 @@ namespace dflash2 {
 namespace {
 
 constexpr double  first_credit  = 1.75;  // cycles without drafting
-constexpr double  most_credit   = 6;     // that are saved up: a dear drafter is asked seldom, but asked
+constexpr double  most_credit   = 6;     // that are saved up, where one trial does not cost more
 constexpr double  credit_rate   = 0.01;  // of the time
 constexpr double  most_debt     = 0.5;   // a drafter that fails late is asked again all the same
 constexpr double  explore_rate  = 0.005;
@@ -54,6 +54,9 @@ public:
     double  reach(size_t i, int32_t slot) const { return reach_[i * max_depth_ + slot]; }
 
     double plain_seconds() const { return policy_.plain_seconds((int32_t) size()); }
+
+    // What asking the drafter for the least costs, in cycles without a draft. None: no sequence has room
+    std::optional<double> probe_price() const;
 
     Choice best() const;
     Choice best_of(bool long_backlogs) const;
@@ -102,6 +105,21 @@ DepthPolicy::Choice DepthPolicy::Evaluation::of(const std::vector<int32_t> & dep
         result.seconds += n_inject > 0 ? costs.inject.seconds(n_inject) : 0;
     }
     return result;
+}
+
+std::optional<double> DepthPolicy::Evaluation::probe_price() const {
+    std::optional<size_t> cheapest;
+    for (size_t i = 0; i < size(); ++i) {
+        if (room(i) > 0 && (!cheapest || backlog(i) < backlog(*cheapest))) {
+            cheapest = i;
+        }
+    }
+    if (!cheapest) {
+        return std::nullopt;
+    }
+    std::vector<int32_t> depths(size(), 0);
+    depths[*cheapest] = 1;
+    return of(depths).seconds / plain_seconds() - 1;
 }
 
 // Slots enter in the order of their chance to be reached and accepted, the rate is that of each prefix of this list. A
@@ -326,6 +344,7 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     }
 
     plan.tokens_per_second = best.rate();
+    plan.probe_price       = evaluation.probe_price();
     plan.expected_tokens   = choice.tokens;
     plan.expected_seconds  = choice.seconds;
     plan.expected_depths   = choice.depths;
@@ -417,8 +436,10 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
     const double cycles  = seconds / plain;
     const double won     = (double) (n + n_accepted) / n;
     since_plain_         = cycle.draft.rows > 0 ? since_plain_ + 1 : 0;
+    probe_price_         = plan->probe_price.value_or(probe_price_);
     probe_credit_ += credit_rate * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
-    probe_credit_ = std::clamp(probe_credit_, -most_debt, most_credit);
+    // a drafter that seems dear is asked seldom, but asked: the price may be one that was measured wrongly
+    probe_credit_ = std::clamp(probe_credit_, -most_debt, std::max(most_credit, probe_price_));
     explore_credit_ += explore_rate * cycles;
     if (plan->reason == DepthPlan::Reason::cost) {
         explore_credit_ += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;

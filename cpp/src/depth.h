@@ -4,6 +4,7 @@
 #include "cost_model.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ struct DepthPlan {
     int32_t                         expected_rows     = 0;  // of the target pass
     std::vector<int32_t>            expected_depths;        // slots that count on average, <= depths
     double                          least_reach = 1;        // chance to be of use, of the last slot that counts
+    std::optional<double>           probe_price;            // of the cheapest probe, in cycles without a draft
 };
 
 // One cycle that ran.
@@ -125,6 +127,7 @@ private:
     CostModel       costs_;
     AcceptanceModel acceptance_;
     double          probe_credit_;     // what may be lost against never drafting, in cycles of that
+    double          probe_price_ = 0;  // of the last plan that had one
     double          explore_credit_;   // what may be lost against the best known depths, in the same
     int32_t         since_plain_ = 0;  // cycles since one without a draft
     Pace            probes_;

@@ -95,6 +95,23 @@ void test_a_stall_at_the_first_pass_of_a_width_is_found_out() {
     CHECK(near(curve.seconds(4), 0.011, 0.2));
 }
 
+void test_a_bad_moment_at_load_is_found_out_at_one_width_for_all() {
+    CostCurve curve;
+    for (const int32_t rows : { 2, 4, 8 }) {
+        curve.record(rows, 1 + 0.01 * rows);
+    }
+    record(curve, 4, 0.010, 5);
+    CHECK(near(curve.seconds(4), 0.010, 0.1));
+    CHECK(curve.seconds(2) < 0.015 && curve.seconds(8) < 0.040);
+
+    // what was measured twice stays what it is: kernels may be dear at one width
+    CostCurve known;
+    record(known, 8, 1, 2);
+    known.record(4, 0.9);
+    record(known, 4, 0.010, 5);
+    CHECK(known.seconds(8) > 0.5);
+}
+
 void test_a_lasting_step_is_followed() {
     CostCurve curve;
     record(curve, 8, 0.010, 20);
@@ -159,6 +176,7 @@ int main() {
     test_narrow_widths_are_kept_apart_and_wide_ones_joined();
     test_a_stall_does_not_count();
     test_a_stall_at_the_first_pass_of_a_width_is_found_out();
+    test_a_bad_moment_at_load_is_found_out_at_one_width_for_all();
     test_a_lasting_step_is_followed();
     test_a_width_not_used_lately_follows_the_drift_of_the_others();
     test_a_dear_width_is_not_blamed_on_one_in_use();

@@ -471,6 +471,27 @@ void test_a_change_of_cost_is_followed() {
     CHECK(cycles_to_reach(simulation, fair, wide) <= 400);
 }
 
+// What a pass cost at load may be wrong by any factor, and only a draft can tell
+void test_a_drafter_that_was_measured_too_dear_is_asked_all_the_same() {
+    for (const double factor : { 10.0, 30.0, 100.0 }) {
+        const Machine machine = machine_of(gpu, 0.1);
+        Simulation    simulation(machine, 1, 256, 1);
+        simulation.window        = 32;
+        simulation.machine.draft = part(gpu, factor);
+        simulation.load();
+        simulation.machine.draft = machine.draft;
+        simulation.run((int32_t) (120 * factor), good);
+        const double best = Simulation(machine, 1, 256, 1).run_fixed(200, good, max_depth).rate();
+        CHECK(simulation.run(200, good).rate() >= 0.9 * best);
+    }
+    // and costs no more than others where it is that dear
+    Simulation  simulation(machine_of(gpu, 30), 1, 256, 1);
+    const Tally none  = Simulation(simulation.machine, 1, 256, 1).run_fixed(5000, good, 0);
+    simulation.window = 32;
+    simulation.load();
+    CHECK(simulation.run(10000, good).rate() >= 0.97 * none.rate());
+}
+
 void test_a_backlog_is_counted() {
     // features that cost as much to inject as tokens do to generate: only a window of them can be worth it
     Machine machine   = machine_of(gpu, 0.1);
@@ -651,6 +672,7 @@ int main() {
     test_without_measurements_at_load();
     test_a_change_of_text_is_followed();
     test_a_change_of_cost_is_followed();
+    test_a_drafter_that_was_measured_too_dear_is_asked_all_the_same();
     test_a_backlog_is_counted();
     test_room_and_depth_bound_the_plan();
     test_the_first_plan_measures_the_target_alone();
