@@ -28,24 +28,29 @@ bool keeps(const std::vector<std::pair<ggml_type, int64_t>> & tensors, int64_t n
     return result;
 }
 
-// Whether the products of this computer are those that were measured
-bool is_wide() {
+bool has(const char * feature) {
     const std::vector<std::string> features = cpu_features();
-    const auto                     has      = [&](const char * name) {
-        return std::count(features.begin(), features.end(), name) > 0;
-    };
-    return has("AVX512_VNNI") && !has("AMX_INT8");
+    return std::count(features.begin(), features.end(), feature) > 0;
 }
 
 }  // namespace
 
 int main() {
-    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 } }) == is_wide());
-    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q6_K, 90 }, { GGML_TYPE_F32, 90 } }) == is_wide());
-    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q4_0, 4 } }) == is_wide());
+    // whether the products of this computer are those that were measured
+    const bool amx  = has("AVX512_VNNI") && has("AMX_INT8");
+    const bool wide = has("AVX512_VNNI") && !amx;
+    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 } }) == wide);
+    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q6_K, 90 }, { GGML_TYPE_F32, 90 } }) == wide);
+    CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q4_0, 4 } }) == wide);
     CHECK(!keeps({ { GGML_TYPE_Q4_K, 8 }, { GGML_TYPE_Q4_0, 9 } }));
     CHECK(!keeps({ { GGML_TYPE_Q4_0, 8 }, { GGML_TYPE_Q6_K, 8 } }));
     CHECK(!keeps({ { GGML_TYPE_Q4_K, 8 } }, /*n_experts=*/2));
-    CHECK(!keeps({ { GGML_TYPE_F16, 8 }, { GGML_TYPE_Q8_0, 8 } }));
+    CHECK(!keeps({ { GGML_TYPE_F16, 8 }, { GGML_TYPE_Q8_0, 20 } }));
+    CHECK(!keeps({ { GGML_TYPE_F16, 8 } }, /*n_experts=*/2));
+    CHECK(keeps({ { GGML_TYPE_F16, 8 } }) == amx);
+    CHECK(keeps({ { GGML_TYPE_F16, 8 }, { GGML_TYPE_Q8_0, 8 } }) == amx);
+    for (const ggml_type type : { GGML_TYPE_Q4_1, GGML_TYPE_Q8_0, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS }) {
+        CHECK(keeps({ { GGML_TYPE_Q4_K, 8 }, { type, 8 } }) == wide);
+    }
     return 0;
 }
