@@ -71,9 +71,10 @@ def test_a_large_head_is_copied_and_freed(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO, "dflash2"):
         Dflash2Engine.demo(device="cpu", n_ctx=256).close()
     gc.collect()
-    (line,) = (text for text in caplog.messages if "copy of the target's head" in text)
-    assert "q4_0" in line
-    assert "15 MiB" in line
+    copies = [text for text in caplog.messages if "copy of the target's head" in text]
+    # for AMX it is packed anew, and cannot be read back
+    assert len(copies) == ("AMX_INT8" not in _core.cpu_features())
+    assert all("q4_0" in line and "15 MiB" in line for line in copies)
 
 
 def test_refusals(dense_pair: Pair, dense_target: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import chain, count
@@ -17,12 +18,16 @@ from dflash2.native import discard_log, forward_log
 _T = TypeVar("_T")
 _step = methodcaller("step")
 
+_HAND_OVER_SECONDS = 1e-4
+_HAND_OVERS = 50
+
 
 class Scheduler:
     """Runs requests on a native engine, which is not thread-safe and steps all requests together.
 
     Whoever waits for a chunk steps the engine, and chunks of other requests are kept for those who
-    wait for them.
+    wait for them. The lock goes to whoever asks first after its release, which would always be the
+    thread that steps: so every thread notes that it waits, and gives way to those that do.
 
     Ctrl-C is raised between two bytecodes. So the lock is taken by `with` only, and what the engine
     returns is stored by the same C call that asks for it: no lock stays taken, and no chunk or
@@ -34,6 +39,7 @@ class Scheduler:
         self._native: _core.Engine | None = native
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._waiting: set[int] = set()
         self._live: set[int] = set()
         self._arrived: list[_core.Chunk] = []
         self._failures: dict[int, Exception] = {}
@@ -49,7 +55,9 @@ class Scheduler:
     def call(self, operation: Callable[[_core.Engine], _T]) -> _T:
         """Return `operation` of the engine, run between two steps."""
         self._check_process()
+        self._queue()
         with self._lock:
+            self._waiting.discard(threading.get_ident())
             return operation(self._engine())
 
     def run(
@@ -74,10 +82,24 @@ class Scheduler:
 
     def close(self) -> None:
         """Free the engine once a running step has ended; does nothing the second time."""
+        self._queue()
         with self._lock:
+            self._waiting.discard(threading.get_ident())
             self._native = None
             self._arrived.clear()
         forward_log()
+
+    def _queue(self) -> None:
+        """Note that this thread wants the lock, once one of those that want it has got it.
+
+        Only for a while: Ctrl-C may have ended the wait of one that is still noted.
+        """
+        others = self._waiting - {threading.get_ident()}
+        for _ in range(_HAND_OVERS):
+            if not others or not others <= self._waiting:
+                break
+            time.sleep(_HAND_OVER_SECONDS)
+        self._waiting.add(threading.get_ident())
 
     def _submit(
         self,
@@ -85,7 +107,9 @@ class Scheduler:
         samplings: Sequence[_core.SamplingOptions],
         waiting: dict[int, int],
     ) -> None:
+        self._queue()
         with self._lock:
+            self._waiting.discard(threading.get_ident())
             engine = self._engine()
             self._drop_abandoned(engine)
             try:
@@ -99,7 +123,9 @@ class Scheduler:
 
     def _next(self, waiting: Mapping[int, int]) -> _core.Chunk:
         while True:
+            self._queue()
             with self._lock:
+                self._waiting.discard(threading.get_ident())
                 chunk = self._take(waiting)
                 if chunk is None:
                     self._advance()

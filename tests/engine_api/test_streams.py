@@ -235,6 +235,18 @@ def test_thread_that_steps_lets_others_in(open_engine: Open) -> None:
     thread.join(10)
 
 
+def test_short_request_is_answered_beside_a_long_one(open_engine: Open) -> None:
+    engine, fake = open_engine(n_parallel=2)
+    fake.step_seconds = 0.01
+    thread = threading.Thread(target=lambda: engine.generate("a" * 100))
+    thread.start()
+    while fake.n_steps == 0:
+        pass
+    assert engine.generate("b" * BLOCK).text == "B" * BLOCK
+    assert fake.n_steps < 100 / BLOCK
+    thread.join(10)
+
+
 def test_error_in_step_reaches_waiting_threads(open_engine: Open) -> None:
     engine, fake = open_engine(n_parallel=4)
     fake.step_seconds = 0.02

@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER, c_bool, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,8 @@ class Device:
     """A library that was built by `build`."""
 
     def __init__(self, path: Path) -> None:
+        # A fault jumps out of a signal handler, which leaves the thread without its AMX registers
+        self._thread = ThreadPoolExecutor(1)
         self._run = ctypes.CDLL(str(path)).shim_run
         self._run.restype = c_char_p
         self._run.argtypes = [
@@ -157,7 +160,8 @@ class Device:
         out = np.empty(shape, dtype)
         result = dense(out).image()
         result.data = None
-        message = self._run(
+        message = self._thread.submit(
+            self._run,
             op.encode(),
             words.ctypes.data_as(POINTER(c_int32)),
             images,
@@ -165,7 +169,7 @@ class Device:
             result,
             _Trial(trial.at_end, trial.backward, trial.simd_width),
             out.ctypes.data,
-        )
+        ).result()
         if message is not None:
             raise Fault(message.decode())
         return out

@@ -379,7 +379,10 @@ private:
     void poison_shared() {
         std::memset(shared_.first(), poison, (size_t) (shared_.last() - shared_.first()));
 #if defined(__linux__)
-        // Static shared variables are thread-local ones of the library that holds the kernels: see SHIM_SHARED.
+        // Static shared variables are thread-local ones of the library that holds the kernels: see SHIM_SHARED. They lie
+        // nowhere before one of them is touched
+        static thread_local char touched;
+        *const_cast<volatile char *>(&touched) = 1;
         dl_iterate_phdr(
             [](dl_phdr_info * info, size_t, void *) {
                 const uintptr_t here = (uintptr_t) &Executor::fiber_main;
