@@ -104,8 +104,9 @@ void CostCurve::record(int32_t rows, double seconds) {
     knot->visited = n_passes_;
 
     // measured in the same bad moment, perhaps: held to what its neighbour turns out to cost, as when it was new
+    const bool was_far_too_dear = surprise < -std::log(stall);
     for (Knot & other : knots_) {
-        if (other.n_visits == 1 && surprise < -std::log(stall)) {
+        if (was_far_too_dear && other.n_visits == 1) {
             const bool   fewer = other.rows < knot->rows;
             const double most  = fewer ? above_wider : first_trust * other.rows / knot->rows;
             other.level        = std::min(other.level, knot->level + std::log(most));

@@ -53,9 +53,9 @@ struct Quantised {
 
 // For each type of weights: up to how many rows this is faster than ggml's kernels at 2560 x 9728, where 512 is as many as a
 // micro-batch has (on two cores of Zen 5; K-quants in narrow vectors on two of Zen 3, F16 in wide ones on two of Sapphire
-// Rapids), what a chunk of activations is and
-// what they are rounded to, how many chunks make a group (a block of the type, or one), what of group i of a row is read
-// once, how each part of it is read, and the products of its bytes. products() sums four neighbours.
+// Rapids), what a chunk of activations is and what they are rounded to, how many chunks make a group (a block of the type,
+// or one), what of group i of a row is read once, how each part of it is read, and the products of its bytes. products()
+// sums four neighbours.
 
 template <typename Block_, ggml_type type_, ggml_type rounded_, int64_t few_, int offset_, bool has_min_>
 struct QuantisedWeights {
