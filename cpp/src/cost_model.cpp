@@ -51,6 +51,13 @@ void CostCurve::record(int32_t rows, double seconds) {
     if (rows < 1 || !(seconds > 0)) {
         return;
     }
+    learn(rows, seconds);
+    for (Knot & knot : knots_) {
+        knot.seconds = std::exp(knot.level);
+    }
+}
+
+void CostCurve::learn(int32_t rows, double seconds) {
     ++n_passes_;
     const double level = std::log(seconds);
     const auto   at    = std::lower_bound(knots_.begin(), knots_.end(), rows,
@@ -66,7 +73,7 @@ void CostCurve::record(int32_t rows, double seconds) {
         }
         const double expected = knots_.empty() ? first : std::log(this->seconds(rows));
         const bool   dear     = first > expected + std::log(strange);
-        knots_.insert(at, Knot{ rows, first, dear ? first - expected : 0, 1, n_passes_, false });
+        knots_.insert(at, Knot{ rows, first, dear ? first - expected : 0, 1, n_passes_, false, 0 });
         return;
     }
 
@@ -131,21 +138,21 @@ double CostCurve::seconds(int32_t rows) const {
     const auto after = std::lower_bound(knots_.begin(), knots_.end(), rows,
                                         [](const Knot & knot, int32_t value) { return knot.rows < value; });
     if (after != knots_.end() && after->rows == rows) {
-        return std::exp(after->level);
+        return after->seconds;
     }
     if (after == knots_.begin()) {
-        return std::exp(after->level) * (1 - blind_growth * (1 - (double) rows / after->rows));
+        return after->seconds * (1 - blind_growth * (1 - (double) rows / after->rows));
     }
     const Knot & before = *(after - 1);
-    const double least  = std::exp(before.level);
+    const double least  = before.seconds;
     double       slope  = blind_growth * least / before.rows;
     if (after != knots_.end()) {
-        slope = (std::exp(after->level) - least) / (after->rows - before.rows);
+        slope = (after->seconds - least) / (after->rows - before.rows);
     } else {
         // from a knot so far away that neither noise nor one step decides
         for (const Knot & knot : knots_) {
             if (knot.rows * 4 <= before.rows) {
-                slope = (least - std::exp(knot.level)) / (before.rows - knot.rows);
+                slope = (least - knot.seconds) / (before.rows - knot.rows);
             }
         }
         slope = std::min(slope, least / before.rows);
@@ -174,7 +181,7 @@ double CostCurve::hoped_seconds(int32_t rows) const {
 std::vector<std::pair<int32_t, double>> CostCurve::ms_by_rows() const {
     std::vector<std::pair<int32_t, double>> result;
     for (const Knot & knot : knots_) {
-        result.emplace_back(knot.rows, 1e3 * std::exp(knot.level));
+        result.emplace_back(knot.rows, 1e3 * knot.seconds);
     }
     return result;
 }

@@ -41,11 +41,13 @@ private:
         int32_t n_visits;
         int64_t visited;  // pass number
         bool    stalled;  // the last visit was so slow that it did not count
+        double  seconds;  // exp(level): a plan asks for hundreds of them
     };
 
     static constexpr size_t none = SIZE_MAX;
 
     size_t nearest(int32_t rows) const;
+    void   learn(int32_t rows, double seconds);
 
     std::vector<Knot> knots_;  // by rows
     int64_t           n_passes_ = 0;

@@ -15,6 +15,9 @@ constexpr double  most_credit   = 6;     // that are saved up, where one trial d
 constexpr double  credit_rate   = 0.01;  // of the time
 constexpr double  most_debt     = 0.5;   // a drafter that fails late is asked again all the same
 constexpr double  explore_rate  = 0.005;
+constexpr int32_t patience      = 3;    // lost trials before less is spent on the next ones
+constexpr double  share_decay   = 0.8;  // for each one more
+constexpr double  least_share   = 0.4;
 constexpr int32_t most_interval = 32;    // cycles between two trials
 constexpr double  worth         = 1.03;  // times the tokens per second of what is known: less may be noise of the model
 constexpr double  compare_cycles = 1000;  // times the square of the gain, between two looks at no draft: 10 at 10 %
@@ -305,6 +308,10 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
     return found;
 }
 
+double DepthPolicy::Pace::share() const {
+    return std::max(least_share, std::pow(share_decay, std::max(0, n_lost - patience)));
+}
+
 void DepthPolicy::Pace::tried(bool in_vain) {
     interval = in_vain ? std::min(2 * interval, most_interval) : 1;
     waited   = 0;
@@ -437,22 +444,24 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
     const double won     = (double) (n + n_accepted) / n;
     since_plain_         = cycle.draft.rows > 0 ? since_plain_ + 1 : 0;
     probe_price_         = plan->probe_price.value_or(probe_price_);
-    probe_credit_ += credit_rate * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
+    probe_credit_ += credit_rate * probes_.share() * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
     // a drafter that seems dear is asked seldom, but asked: the price may be one that was measured wrongly
     probe_credit_ = std::clamp(probe_credit_, -most_debt, std::max(most_credit, probe_price_));
-    explore_credit_ += explore_rate * cycles;
+    explore_credit_ += explore_rate * explorations_.share() * cycles;
     if (plan->reason == DepthPlan::Reason::cost) {
         explore_credit_ += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;
     }
     explore_credit_ = std::min(explore_credit_, most_credit * std::max(1.0, cycles));
     if (plan->reason == DepthPlan::Reason::probe) {
         probes_.tried(n_accepted == 0);
+        probes_.judged(won < cycles);
     } else {
         probes_.waited += 1;
     }
     if (plan->reason == DepthPlan::Reason::cost && plan->width > 0) {
         const double rate = (n + n_accepted) / seconds;
         explorations_.tried(rate < plan->tokens_per_second);
+        explorations_.judged(rate < plan->tokens_per_second);
     } else {
         explorations_.waited += 1;
     }

@@ -73,8 +73,8 @@ struct DepthCycle {
 //
 // with costs and acceptance learned from the cycles that ran. Every new thing that is tried (the drafter while it does
 // not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start, and one percent of
-// the time since for the drafter, half of one for widths. So is drafting that pays by the model alone: while what the
-// clock says it has lost exceeds the budget, nothing is drafted.
+// the time since for the drafter, half of one for widths; down to 0.4 of that while one trial after the other loses. So
+// is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget, nothing is drafted.
 //
 // One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.
 //
@@ -108,13 +108,16 @@ private:
     struct Choice;
     class Evaluation;
 
-    // Paces what is tried: after each time in vain twice as many cycles pass
+    // Paces what is tried: after each time in vain twice as many cycles pass, and while trials lose, less is spent on them
     struct Pace {
         int32_t interval = 1;
         int32_t waited   = 0;
+        int32_t n_lost   = 0;  // of the trials; one that pays makes half of them forgotten
 
-        bool due() const { return waited >= interval; }
-        void tried(bool in_vain);
+        bool   due() const { return waited >= interval; }
+        double share() const;  // of the budget
+        void   tried(bool in_vain);
+        void   judged(bool lost) { n_lost = lost ? n_lost + 1 : n_lost / 2; }
     };
 
     bool   probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;

@@ -57,7 +57,7 @@ def _cell(setting: Setting, pair: str, n_sequences: int, temperature: int) -> It
             {name: engine_contender(engine, params) for name, engine in engines.items()},
             _random_batches(n_sequences) if random else _batches(n_sequences),
             n_tokens=_n_tokens(setting, random, n_sequences),
-            repeats=1 if setting.quick else 7,
+            repeats=1 if setting.quick else 13,
             rivals=rivals,
             keep=(PLAIN,),
             cutoff=0.85,

@@ -371,6 +371,24 @@ void test_noise_does_not_make_a_gain() {
     }
 }
 
+// One percent and a half at first; that nothing is gained by it shows in time
+void test_what_loses_again_and_again_is_tried_less() {
+    for (const int32_t n_parallel : { 1, 4, 16 }) {
+        for (const Texts * texts : { &useless, &fair }) {
+            const Machine machine = break_even(n_parallel, (*texts)[0], texts == &useless ? 0.4 : 0.7);
+            const double  none    = Simulation(machine, n_parallel, 96, 99).run_fixed(150, *texts, 0).rate();
+            Tally         tally;
+            for (uint32_t seed = 0; seed < 10; ++seed) {
+                Simulation simulation(machine, n_parallel, 96, seed);
+                simulation.load();
+                simulation.run(500, *texts);
+                tally += simulation.run(1500, *texts);
+            }
+            check_floor({ "break-even", nullptr, 0.1 }, *texts, n_parallel, { 1, tally.rate() / none }, 0, 0.99);
+        }
+    }
+}
+
 void test_thirty_two_sequences() {
     for (const Case & c : cases) {
         for (const Texts * texts : { &useless, &fair, &good, &mixed }) {
@@ -666,6 +684,7 @@ int main() {
     test_near_the_best_fixed_depth_and_never_slower_than_none();
     test_equal_rows();
     test_noise_does_not_make_a_gain();
+    test_what_loses_again_and_again_is_tried_less();
     test_thirty_two_sequences();
     test_stalls_and_a_dear_drafter_do_not_cost_more_than_no_drafter();
     test_a_useless_drafter_costs_next_to_nothing();
