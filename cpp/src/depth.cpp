@@ -155,7 +155,7 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
 
     // Of many widths the best looks better than it is. So no draft is taken at its best, and where drafting has lost of
     // late, by the clock, the model is not believed at all
-    const int32_t widest     = policy_.probe_credit_ < 0 ? 0 : max_depth_;
+    const int32_t widest     = policy_.budget(size()).probe_credit < 0 ? 0 : max_depth_;
     double        best_rate  = worth * n / plain_seconds();
     int32_t       best_width = 0;
     size_t        best_slots = 0;
@@ -223,7 +223,8 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
 
 // A probe of the drafter: the most outcomes seen for the time lost, and no more lost than there is credit for
 bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
-    if (!probes_.due()) {
+    const Budget & budget = this->budget(evaluation.size());
+    if (!budget.probes.due()) {
         return false;
     }
     std::vector<size_t> order(evaluation.size());
@@ -246,7 +247,7 @@ bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choi
             const double waste = trial.seconds - trial.tokens / best.rate();
             const double score = seen / std::max(waste, 1e-3 * best.seconds);
             // paid for even if all of it is rejected
-            if (seen > 0 && trial.seconds <= (1 + probe_credit_) * best.seconds && score > best_score) {
+            if (seen > 0 && trial.seconds <= (1 + budget.probe_credit) * best.seconds && score > best_score) {
                 best_score = score;
                 choice     = trial;
             }
@@ -258,8 +259,10 @@ bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choi
 // A width whose cost is not known, or not any more, and that would be the best if it were as cheap as it may be. Of those
 // beyond all that was seen the next is tried, for the sake of the best of them: what it costs tells of the others
 bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
-    const double          plain  = costs_.verify_seconds((int32_t) evaluation.size());
-    const double          credit = best.least_reach < 1 ? explore_credit_ : std::min(probe_credit_, explore_credit_);
+    const Budget & budget = this->budget(evaluation.size());
+    const double   plain  = costs_.verify_seconds((int32_t) evaluation.size());
+    const double   credit =
+        best.least_reach < 1 ? budget.explore_credit : std::min(budget.probe_credit, budget.explore_credit);
     double                best_score = 0;
     bool                  found      = false;
     std::optional<Choice> next;
@@ -279,7 +282,7 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
             depths[i] = std::min(depth, evaluation.room(i));
         }
         if (depths == best.depths) {
-            if (depth == 0 && !explorations_.due()) {
+            if (depth == 0 && !budget.explorations.due()) {
                 break;
             }
             continue;
@@ -298,7 +301,7 @@ bool DepthPolicy::explore(const Evaluation & evaluation, const Choice & best, Ch
         // what was measured long ago is doubted by half: else a wrong guess of it could never be found out
         consider(trial, costs_.verify.seen(rows) ? (trial.seconds + hoped.seconds) / 2 : trial.seconds, gain);
         // what everything is compared with is asked for at once, the rest at intervals
-        if (depth == 0 && (found || !explorations_.due())) {
+        if (depth == 0 && (found || !budget.explorations.due())) {
             break;
         }
     }
@@ -318,8 +321,19 @@ void DepthPolicy::Pace::tried(bool in_vain) {
 }
 
 DepthPolicy::DepthPolicy(int32_t max_depth, bool equal_rows) :
-    max_depth_(max_depth), equal_rows_(equal_rows), acceptance_(max_depth), probe_credit_(first_credit),
-    explore_credit_(first_credit) {}
+    max_depth_(max_depth), equal_rows_(equal_rows), acceptance_(max_depth) {
+    for (Budget & budget : budgets_) {
+        budget.probe_credit = budget.explore_credit = first_credit;
+    }
+}
+
+size_t DepthPolicy::budget_of(size_t n_sequences) {
+    size_t i = 0;
+    while (i + 1 < n_budgets && (size_t{ 1 } << i) < n_sequences) {
+        ++i;
+    }
+    return i;
+}
 
 DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     DepthPlan plan;
@@ -341,7 +355,7 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     const bool       drafts = std::any_of(best.depths.begin(), best.depths.end(), [](int32_t d) { return d > 0; });
     // the smaller the gain, the better both sides of it must be known
     const double gain = best.rate() * evaluation.plain_seconds() / (double) evaluation.size() - 1;
-    if (drafts && since_plain_ >= compare_cycles * gain * gain) {
+    if (drafts && budget(requests.size()).since_plain >= compare_cycles * gain * gain) {
         choice      = evaluation.of(plan.depths);
         plan.reason = DepthPlan::Reason::cost;
     } else if (explore(evaluation, best, choice)) {
@@ -442,28 +456,29 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
     const double seconds = probe || clock > stall * model ? model : clock;
     const double cycles  = seconds / plain;
     const double won     = (double) (n + n_accepted) / n;
-    since_plain_         = cycle.draft.rows > 0 ? since_plain_ + 1 : 0;
-    probe_price_         = plan->probe_price.value_or(probe_price_);
-    probe_credit_ += credit_rate * probes_.share() * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
+    Budget &     budget  = budgets_[budget_of(cycle.outcomes.size())];
+    budget.since_plain   = cycle.draft.rows > 0 ? budget.since_plain + 1 : 0;
+    budget.probe_price   = plan->probe_price.value_or(budget.probe_price);
+    budget.probe_credit += credit_rate * budget.probes.share() * cycles + (cycle.draft.rows > 0 ? won - cycles : 0);
     // a drafter that seems dear is asked seldom, but asked: the price may be one that was measured wrongly
-    probe_credit_ = std::clamp(probe_credit_, -most_debt, std::max(most_credit, probe_price_));
-    explore_credit_ += explore_rate * explorations_.share() * cycles;
+    budget.probe_credit = std::clamp(budget.probe_credit, -most_debt, std::max(most_credit, budget.probe_price));
+    budget.explore_credit += explore_rate * budget.explorations.share() * cycles;
     if (plan->reason == DepthPlan::Reason::cost) {
-        explore_credit_ += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;
+        budget.explore_credit += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;
     }
-    explore_credit_ = std::min(explore_credit_, most_credit * std::max(1.0, cycles));
+    budget.explore_credit = std::min(budget.explore_credit, most_credit * std::max(1.0, cycles));
     if (plan->reason == DepthPlan::Reason::probe) {
-        probes_.tried(n_accepted == 0);
-        probes_.judged(won < cycles);
+        budget.probes.tried(n_accepted == 0);
+        budget.probes.judged(won < cycles);
     } else {
-        probes_.waited += 1;
+        budget.probes.waited += 1;
     }
     if (plan->reason == DepthPlan::Reason::cost && plan->width > 0) {
         const double rate = (n + n_accepted) / seconds;
-        explorations_.tried(rate < plan->tokens_per_second);
-        explorations_.judged(rate < plan->tokens_per_second);
+        budget.explorations.tried(rate < plan->tokens_per_second);
+        budget.explorations.judged(rate < plan->tokens_per_second);
     } else {
-        explorations_.waited += 1;
+        budget.explorations.waited += 1;
     }
 }
 

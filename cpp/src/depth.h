@@ -3,6 +3,7 @@
 #include "acceptance_model.h"
 #include "cost_model.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -75,6 +76,7 @@ struct DepthCycle {
 // not pay, a width of unknown cost) is paid out of a budget: a little over one cycle at the start, and one percent of
 // the time since for the drafter, half of one for widths; down to 0.4 of that while one trial after the other loses. So
 // is drafting that pays by the model alone: while what the clock says it has lost exceeds the budget, nothing is drafted.
+// Few sequences and many have budgets of their own.
 //
 // One policy lives as long as its engine; it holds no clock and no randomness. Only the record functions change it.
 //
@@ -125,16 +127,26 @@ private:
     double row_seconds(int32_t from, int32_t to) const;
     double plain_seconds(int32_t n) const;
 
-    int32_t         max_depth_;
-    bool            equal_rows_;
-    CostModel       costs_;
-    AcceptanceModel acceptance_;
-    double          probe_credit_;     // what may be lost against never drafting, in cycles of that
-    double          probe_price_ = 0;  // of the last plan that had one
-    double          explore_credit_;   // what may be lost against the best known depths, in the same
-    int32_t         since_plain_ = 0;  // cycles since one without a draft
-    Pace            probes_;
-    Pace            explorations_;
+    // What may be lost with so many sequences: what drafting wins for one pays for no losses of four
+    struct Budget {
+        double  probe_credit;     // against never drafting, in cycles of that
+        double  probe_price = 0;  // of the last plan that had one
+        double  explore_credit;   // against the best known depths, in the same
+        int32_t since_plain = 0;  // cycles since one without a draft
+        Pace    probes;
+        Pace    explorations;
+    };
+
+    static constexpr size_t n_budgets = 8;  // 1, 2, 3 to 4, 5 to 8 sequences, ...
+
+    static size_t  budget_of(size_t n_sequences);
+    const Budget & budget(size_t n_sequences) const { return budgets_[budget_of(n_sequences)]; }
+
+    int32_t                       max_depth_;
+    bool                          equal_rows_;
+    CostModel                     costs_;
+    AcceptanceModel               acceptance_;
+    std::array<Budget, n_budgets> budgets_;
 };
 
 // One line for the debug log, such as "depth 3 2 0, width 3: 4.1 tokens in 23.5 ms"

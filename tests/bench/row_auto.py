@@ -51,7 +51,6 @@ def _cell(setting: Setting, pair: str, n_sequences: int, temperature: int) -> It
             n_threads=setting.n_threads,
         )
         rivals = [name for name in engines if name != AUTO]
-        # answers of one length: else the sequences that are left at the end decide
         params = SamplingParams(temperature=temperature, ignore_eos=True)
         turns = take_turns(
             {name: engine_contender(engine, params) for name, engine in engines.items()},

@@ -2,14 +2,14 @@
 
 import json
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import cast
 
-from dflash2 import Dflash2Engine, GenerationResult, GenerationStats, SamplingParams
+from dflash2 import Dflash2Engine, GenerationChunk, GenerationStats, SamplingParams
 from stock import Conversation, ask
 
 PROMPTS = Path(__file__).parents[1] / "data" / "prompts"
@@ -85,19 +85,42 @@ Contender = Callable[[Batch, int], Turn]
 
 def engine_contender(engine: Dflash2Engine, params: SamplingParams) -> Contender:
     def run(batch: Batch, n_tokens: int) -> Turn:
+        if len(batch) > 1:
+            return _together(engine, params, batch, n_tokens)
         request = replace(params, max_tokens=n_tokens)
-        before = Turn.of(engine.stats)
-        answers = _answers(engine, batch, request)
-        # one request's time includes what happens between two steps; that of several overlaps
-        return Turn.of(answers[0].stats) if len(batch) == 1 else Turn.of(engine.stats) - before
+        stream = _stream(engine, batch[0], request)
+        # what happens between two steps is part of it
+        return Turn.of(cast("GenerationStats", [*stream][-1].stats))
 
     return run
 
 
-def _answers(engine: Dflash2Engine, batch: Batch, params: SamplingParams) -> list[GenerationResult]:
-    if isinstance(batch[0][0], int):
-        return engine.generate(cast("list[list[int]]", batch), params)
-    return engine.chat(cast("list[Conversation]", batch), params)
+def _together(engine: Dflash2Engine, params: SamplingParams, batch: Batch, n_tokens: int) -> Turn:
+    """Tokens on average while all sequences run.
+
+    Until the last has its own, fewer and fewer would: those that drafted most end first, and what
+    they won is worth less where a pass over fewer rows takes as long.
+    """
+    n_total = n_tokens * len(batch)
+    with ExitStack() as stack:
+        request = replace(params, max_tokens=2 * n_total)
+        streams = [stack.enter_context(closing(_stream(engine, each, request))) for each in batch]
+        for stream in streams:
+            next(stream)  # a stream starts with the first chunk asked for
+        before = turn = Turn.of(engine.stats)
+        while (turn - before).tokens < n_total:
+            for stream in streams:
+                next(stream)
+            turn = Turn.of(engine.stats)
+        return turn - before
+
+
+def _stream(
+    engine: Dflash2Engine, prompt: Prompt, params: SamplingParams
+) -> Generator[GenerationChunk, None, None]:
+    if isinstance(prompt[0], int):
+        return engine.stream(cast("list[int]", prompt), params)
+    return engine.stream_chat(cast("Conversation", prompt), params)
 
 
 def server_contender(address: str, temperature: float) -> Contender:

@@ -87,6 +87,15 @@ public:
         return tally;
     }
 
+    // Sequences come or go
+    void set_parallel(size_t n) {
+        while (sequences_.size() < n) {
+            sequences_.emplace_back();
+            sequences_.back().left = max_tokens_;
+        }
+        sequences_.resize(n);
+    }
+
     Machine     machine;
     DepthPolicy policy;
     DepthPlan   plan;  // of the last cycle
@@ -389,6 +398,29 @@ void test_what_loses_again_and_again_is_tried_less() {
     }
 }
 
+// Drafting pays for one sequence and loses with four: what the one wins is not for the four to lose
+void test_winnings_of_few_sequences_are_not_spent_on_many() {
+    const Curve verify = through({ { 1, 9 }, { 4, 14 }, { 8, 20 }, { 16, 36 }, { 32, 66 } });
+    const Curve draft  = through({ { 2, 5 }, { 8, 7 }, { 16, 9 }, { 32, 14 } });
+    const Texts texts  = { { 0.7 } };
+    Tally       four;
+    for (uint32_t seed = 0; seed < 10; ++seed) {
+        Simulation simulation({ verify, draft }, 1, 256, seed);
+        simulation.load();
+        for (int32_t turn = 0; turn < 20; ++turn) {
+            simulation.set_parallel(1);
+            simulation.run(10, texts);
+            simulation.set_parallel(4);
+            const Tally tally = simulation.run(50, texts);
+            if (turn >= 4) {
+                four += tally;
+            }
+        }
+    }
+    const double none = Simulation({ verify, draft }, 4, 256, 99).run_fixed(150, texts, 0).rate();
+    check_floor({ "few and many", nullptr, 0.1 }, texts, 4, { 1, four.rate() / none }, 0, 0.99);
+}
+
 void test_thirty_two_sequences() {
     for (const Case & c : cases) {
         for (const Texts * texts : { &useless, &fair, &good, &mixed }) {
@@ -685,6 +717,7 @@ int main() {
     test_equal_rows();
     test_noise_does_not_make_a_gain();
     test_what_loses_again_and_again_is_tried_less();
+    test_winnings_of_few_sequences_are_not_spent_on_many();
     test_thirty_two_sequences();
     test_stalls_and_a_dear_drafter_do_not_cost_more_than_no_drafter();
     test_a_useless_drafter_costs_next_to_nothing();
