@@ -128,6 +128,13 @@ std::optional<double> DepthPolicy::Evaluation::probe_price() const {
 // Slots enter in the order of their chance to be reached and accepted, the rate is that of each prefix of this list. A
 // width is paid by all that draft, so each width has its own list.
 DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
+    Choice best;
+    best.depths.assign(size(), 0);
+    // where drafting has lost of late, by the clock, the model is not believed at all
+    if (policy_.budget(size()).probe_credit < 0) {
+        return of(best.depths);
+    }
+
     struct Slot {
         double  reach;
         int32_t request;
@@ -153,13 +160,11 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         verify_seconds[k] = costs.verify_seconds(n + (int32_t) k);
     }
 
-    // Of many widths the best looks better than it is. So no draft is taken at its best, and where drafting has lost of
-    // late, by the clock, the model is not believed at all
-    const int32_t widest     = policy_.budget(size()).probe_credit < 0 ? 0 : max_depth_;
-    double        best_rate  = worth * n / plain_seconds();
-    int32_t       best_width = 0;
-    size_t        best_slots = 0;
-    for (int32_t width = 1; width <= widest; ++width) {
+    // of many widths the best looks better than it is: none is taken at its best
+    double  best_rate  = worth * n / plain_seconds();
+    int32_t best_width = 0;
+    size_t  best_slots = 0;
+    for (int32_t width = 1; width <= max_depth_; ++width) {
         double  tokens  = n;
         double  draft   = 0;
         double  waiting = 0;  // rows to inject, a long backlog spread over the cycles that profit from it
@@ -192,8 +197,6 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         }
     }
 
-    Choice best;
-    best.depths.assign(size(), 0);
     size_t n_slots = 0;
     for (const Slot & slot : slots) {
         if (slot.slot < best_width && n_slots < best_slots) {
@@ -224,7 +227,10 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
 // A probe of the drafter: the most outcomes seen for the time lost, and no more lost than there is credit for
 bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
     const Budget & budget = this->budget(evaluation.size());
-    if (!budget.probes.due()) {
+    // paid for even if all of it is rejected
+    const double                most  = (1 + budget.probe_credit) * best.seconds;
+    const std::optional<double> price = evaluation.probe_price();
+    if (!budget.probes.due() || !price || (1 + *price) * evaluation.plain_seconds() > most) {
         return false;
     }
     std::vector<size_t> order(evaluation.size());
@@ -246,8 +252,7 @@ bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choi
             const Choice trial = evaluation.of(depths);
             const double waste = trial.seconds - trial.tokens / best.rate();
             const double score = seen / std::max(waste, 1e-3 * best.seconds);
-            // paid for even if all of it is rejected
-            if (seen > 0 && trial.seconds <= (1 + budget.probe_credit) * best.seconds && score > best_score) {
+            if (seen > 0 && trial.seconds <= most && score > best_score) {
                 best_score = score;
                 choice     = trial;
             }

@@ -192,8 +192,8 @@ void Drafter::inject(const std::vector<llama_seq_id> & seqs) {
     for (const llama_seq_id seq : seqs) {
         std::vector<float> & features = backlogs_[seq].features;
         features.clear();
-        // a sequence that drafts keeps a few rows a cycle, and seldom as many again
-        if (features.capacity() > (size_t) info_.block_size * n_features_) {
+        // new pages for each row would cost as much as all else that is done for it
+        if (features.capacity() * sizeof(float) > max_idle_bytes) {
             features.shrink_to_fit();
         }
     }
