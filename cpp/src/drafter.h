@@ -19,7 +19,7 @@ public:
     // Target features kept for sequences that do not draft at present
     static constexpr size_t max_backlog_bytes = 64 << 20;
     // Memory that a sequence keeps for them while there are none
-    static constexpr size_t max_idle_bytes = 4 << 20;
+    static constexpr size_t max_idle_bytes = 2 << 20;
 
     // How llama.cpp opens it. context: n_seq_max sequences that share n_ctx positions, or have a part each; threads,
     // flash attention and cache types. The sizes of batches are the drafter's own affair.
