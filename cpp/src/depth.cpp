@@ -128,13 +128,6 @@ std::optional<double> DepthPolicy::Evaluation::probe_price() const {
 // Slots enter in the order of their chance to be reached and accepted, the rate is that of each prefix of this list. A
 // width is paid by all that draft, so each width has its own list.
 DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
-    Choice best;
-    best.depths.assign(size(), 0);
-    // where drafting has lost of late, by the clock, the model is not believed at all
-    if (policy_.budget(size()).probe_credit < 0) {
-        return of(best.depths);
-    }
-
     struct Slot {
         double  reach;
         int32_t request;
@@ -197,6 +190,8 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
         }
     }
 
+    Choice best;
+    best.depths.assign(size(), 0);
     size_t n_slots = 0;
     for (const Slot & slot : slots) {
         if (slot.slot < best_width && n_slots < best_slots) {
@@ -209,8 +204,12 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best_of(bool long_backlogs) const {
     return result;
 }
 
-// A sequence whose backlog costs too much must not keep the others from drafting
 DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
+    // where drafting has lost of late, by the clock, the model is not believed at all
+    if (policy_.budget(size()).probe_credit < 0) {
+        return of(std::vector<int32_t>(size(), 0));
+    }
+    // a sequence whose backlog costs too much must not keep the others from drafting
     Choice     best      = best_of(true);
     const auto is_behind = [&](const DepthRequest & request) {
         return request.backlog > max_depth_ + 1;
@@ -225,11 +224,13 @@ DepthPolicy::Choice DepthPolicy::Evaluation::best() const {
 }
 
 // A probe of the drafter: the most outcomes seen for the time lost, and no more lost than there is credit for
-bool DepthPolicy::probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const {
+bool DepthPolicy::probe(const Evaluation &    evaluation,
+                        std::optional<double> price,
+                        const Choice &        best,
+                        Choice &              choice) const {
     const Budget & budget = this->budget(evaluation.size());
     // paid for even if all of it is rejected
-    const double                most  = (1 + budget.probe_credit) * best.seconds;
-    const std::optional<double> price = evaluation.probe_price();
+    const double most = (1 + budget.probe_credit) * best.seconds;
     if (!budget.probes.due() || !price || (1 + *price) * evaluation.plain_seconds() > most) {
         return false;
     }
@@ -320,9 +321,10 @@ double DepthPolicy::Pace::share() const {
     return std::max(least_share, std::pow(share_decay, std::max(0, n_lost - patience)));
 }
 
-void DepthPolicy::Pace::tried(bool in_vain) {
+void DepthPolicy::Pace::tried(bool in_vain, bool lost) {
     interval = in_vain ? std::min(2 * interval, most_interval) : 1;
     waited   = 0;
+    n_lost   = lost ? n_lost + 1 : n_lost / 2;
 }
 
 DepthPolicy::DepthPolicy(int32_t max_depth, bool equal_rows) :
@@ -357,7 +359,8 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
     const Evaluation evaluation(*this, requests);
     const Choice     best   = evaluation.best();
     Choice           choice = best;
-    const bool       drafts = std::any_of(best.depths.begin(), best.depths.end(), [](int32_t d) { return d > 0; });
+    plan.probe_price        = evaluation.probe_price();
+    const bool drafts       = std::any_of(best.depths.begin(), best.depths.end(), [](int32_t d) { return d > 0; });
     // the smaller the gain, the better both sides of it must be known
     const double gain = best.rate() * evaluation.plain_seconds() / (double) evaluation.size() - 1;
     if (drafts && budget(requests.size()).since_plain >= compare_cycles * gain * gain) {
@@ -365,12 +368,11 @@ DepthPlan DepthPolicy::plan(const std::vector<DepthRequest> & requests) const {
         plan.reason = DepthPlan::Reason::cost;
     } else if (explore(evaluation, best, choice)) {
         plan.reason = DepthPlan::Reason::cost;
-    } else if (!drafts && probe(evaluation, best, choice)) {
+    } else if (!drafts && probe(evaluation, plan.probe_price, best, choice)) {
         plan.reason = DepthPlan::Reason::probe;
     }
 
     plan.tokens_per_second = best.rate();
-    plan.probe_price       = evaluation.probe_price();
     plan.expected_tokens   = choice.tokens;
     plan.expected_seconds  = choice.seconds;
     plan.expected_depths   = choice.depths;
@@ -472,16 +474,14 @@ void DepthPolicy::record(const DepthCycle & cycle, const DepthPlan * plan) {
         budget.explore_credit += (n + n_accepted) / (plan->tokens_per_second * plain) - cycles;
     }
     budget.explore_credit = std::min(budget.explore_credit, most_credit * std::max(1.0, cycles));
-    if (plan->reason == DepthPlan::Reason::probe) {
-        budget.probes.tried(n_accepted == 0);
-        budget.probes.judged(won < cycles);
+    if (probe) {
+        budget.probes.tried(n_accepted == 0, won < cycles);
     } else {
         budget.probes.waited += 1;
     }
     if (plan->reason == DepthPlan::Reason::cost && plan->width > 0) {
-        const double rate = (n + n_accepted) / seconds;
-        budget.explorations.tried(rate < plan->tokens_per_second);
-        budget.explorations.judged(rate < plan->tokens_per_second);
+        const bool lost = (n + n_accepted) / seconds < plan->tokens_per_second;
+        budget.explorations.tried(lost, lost);
     } else {
         budget.explorations.waited += 1;
     }

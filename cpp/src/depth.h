@@ -118,12 +118,11 @@ private:
 
         bool   due() const { return waited >= interval; }
         double share() const;  // of the budget
-        void   tried(bool in_vain);
-        void   judged(bool lost) { n_lost = lost ? n_lost + 1 : n_lost / 2; }
+        void   tried(bool in_vain, bool lost);
     };
 
-    bool   probe(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
-    bool   explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
+    bool probe(const Evaluation & evaluation, std::optional<double> price, const Choice & best, Choice & choice) const;
+    bool explore(const Evaluation & evaluation, const Choice & best, Choice & choice) const;
     double row_seconds(int32_t from, int32_t to) const;
     double plain_seconds(int32_t n) const;
 
